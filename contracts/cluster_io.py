@@ -1,0 +1,130 @@
+"""Events into and actions out of the cluster core. Events are in the past tense, actions in the imperative."""
+
+from __future__ import annotations
+
+import msgspec
+
+from contracts.errors import ErrorInfo
+from contracts.plan import Outcome, Plan
+from contracts.request import Slo
+from contracts.views import ReplicaIdentity, ReplicaView
+
+
+class ReplicaJoined(msgspec.Struct, frozen=True):
+    """A replica finished its handshake. The same id with another incarnation replaces the old process."""
+
+    identity: ReplicaIdentity
+    view: ReplicaView
+
+
+class ViewReported(msgspec.Struct, frozen=True):
+    """A replica's heartbeat."""
+
+    view: ReplicaView
+
+
+class ReplicaLost(msgspec.Struct, frozen=True):
+    """The replica is gone or silent. Requests on it that produced no token yet are placed anew."""
+
+    replica_id: str
+    reason: str
+
+
+class ClientRequestArrived(msgspec.Struct, frozen=True, kw_only=True):
+    """A validated client request. `num_sequences` is its `n`; all of them are placed together."""
+
+    request_id: str
+    prompt_tokens: int
+    max_tokens: int
+    num_sequences: int = 1
+    slo: Slo = Slo()
+    priority: int = 0
+
+
+class FirstTokenSent(msgspec.Struct, frozen=True):
+    """The request's first token went to the client: it can no longer be placed anew."""
+
+    request_id: str
+
+
+class PrefillFinished(msgspec.Struct, frozen=True):
+    """All sequences of the request have their first token; its prefill no longer counts as backlog."""
+
+    request_id: str
+
+
+class RequestRefused(msgspec.Struct, frozen=True):
+    """A replica refused a dispatched request (it filled up since its last view)."""
+
+    request_id: str
+    replica_id: str
+    error: ErrorInfo
+
+
+class RequestEnded(msgspec.Struct, frozen=True):
+    """The request finished, failed or was cancelled; nothing of it is left at the router."""
+
+    request_id: str
+    outcome: Outcome
+
+
+class ClientLeft(msgspec.Struct, frozen=True):
+    """The client of a pending or dispatched request is gone."""
+
+    request_id: str
+
+
+class TimePassed(msgspec.Struct, frozen=True):
+    """Sent a few times a second: leases are extended, pending requests tried again or expired."""
+
+
+ClusterEvent = (
+    ReplicaJoined
+    | ViewReported
+    | ReplicaLost
+    | ClientRequestArrived
+    | FirstTokenSent
+    | PrefillFinished
+    | RequestRefused
+    | RequestEnded
+    | ClientLeft
+    | TimePassed
+)
+
+
+class Dispatch(msgspec.Struct, frozen=True):
+    """Send the request to the replica of the plan."""
+
+    request_id: str
+    plan: Plan
+    submit_index: int
+
+
+class GrantLease(msgspec.Struct, frozen=True):
+    """Tell a replica that it may prefill for `duration_s`."""
+
+    replica_id: str
+    duration_s: float
+
+
+class RevokeLease(msgspec.Struct, frozen=True):
+    """Tell a replica to go back to decode."""
+
+    replica_id: str
+
+
+class CancelOn(msgspec.Struct, frozen=True):
+    """Tell a replica that nobody waits for the request."""
+
+    replica_id: str
+    request_id: str
+
+
+class RefuseRequest(msgspec.Struct, frozen=True):
+    """Answer the client with an error; the request was never (or is no longer) placed."""
+
+    request_id: str
+    error: ErrorInfo
+
+
+ClusterAction = Dispatch | GrantLease | RevokeLease | CancelOn | RefuseRequest

@@ -1,0 +1,47 @@
+"""The router's decision for one request, with its prediction and its reason, and what came of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from contracts.phase import Layout
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What the router expects, in seconds, from the moment of the decision (`ttft_s`: from arrival)."""
+
+    ttft_s: float
+    switch_wait_s: float
+    tpot_s: float
+    harm_s: float = 0.0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one request runs. `reason` is one sentence with the numbers that decided."""
+
+    layout: Layout
+    replica_id: str
+    prediction: Prediction
+    reason: str
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What really happened to one request, in seconds. `tpot_s` is None below two output tokens."""
+
+    ttft_s: float | None
+    switch_wait_s: float | None
+    tpot_s: float | None
+    output_tokens: int
+    finish: str
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of `/decisions`: the plan, and the outcome once there is one."""
+
+    request_id: str
+    at_s: float
+    prompt_tokens: int
+    pending_s: float
+    plan: Plan | None
+    refusal: str | None = None
+    outcome: Outcome | None = None

@@ -1,0 +1,78 @@
+"""What a replica tells the fleet about itself."""
+
+from __future__ import annotations
+
+import msgspec
+
+from contracts.kv import Fingerprint
+from contracts.model import ModelSpec
+from contracts.phase import Phase, Role
+
+SLACK_QUANTILES = tuple(i / 10 for i in range(11))
+"""The levels at which `ReplicaView.slack_quantiles_s` is reported."""
+
+
+class StepCost(msgspec.Struct, frozen=True, kw_only=True):
+    """A step's cost as a value: the coefficients of design §5's step-time predictor, in seconds.
+
+    `T = a0 + a1*tokens + b0*L_past*L_chunk + b1*L_chunk^2 + b2*sum(decode context) + b3*decodes`;
+    `margin_s` is the predictor's own upper residual quantile (P95).
+    """
+
+    a0: float
+    a1: float
+    b0: float
+    b1: float
+    b2: float
+    b3: float
+    margin_s: float = 0.0
+
+
+class ReplicaIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Said once, at the handshake. A changed `incarnation` means a new process: nothing of the old one is left."""
+
+    replica_id: str
+    incarnation: str
+    version: str
+    model: ModelSpec
+    fingerprint: Fingerprint
+    num_blocks: int
+    max_running: int
+    max_waiting: int
+    device: str = "cpu"
+
+
+class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of one replica. Times are durations in seconds, so no two clocks are ever compared.
+
+    `slack_quantiles_s` holds the running streams' slack at `SLACK_QUANTILES`, empty without running streams.
+    `backlog_s` is the predicted prefill time of everything accepted but not yet prefilled.
+    `acked_submit_index` is the highest `Request.submit_index` this view already counts.
+    `steps_done` moves while the engine makes progress; `step_age_s` is how long the step in flight has run.
+    """
+
+    replica_id: str
+    incarnation: str
+    role: Role
+    phase: Phase
+    draining: bool
+    lease_left_s: float
+    waiting: int
+    waiting_tokens: int
+    oldest_waiting_s: float
+    backlog_s: float
+    running: int
+    slack_quantiles_s: tuple[float, ...]
+    slack_mean_s: float
+    decode_step_s: float
+    free_blocks: int
+    num_blocks: int
+    block_size: int
+    cost: StepCost
+    acked_submit_index: int
+    steps_done: int
+    step_age_s: float
+    preemptions: int = 0
+    overdraft_s: float = 0.0
+    prefix_hit_tokens: int = 0
+    prefix_query_tokens: int = 0

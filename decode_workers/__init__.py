@@ -1,0 +1,1 @@
+"""How a decode phase is performed on a replica."""

@@ -1,0 +1,1 @@
+"""Benchmarks and reproductions, each one command with its table."""

@@ -1,0 +1,1 @@
+"""Moving KV between replicas and measuring the links. Filled by the disaggregation work; the KV layout it moves is `contracts.kv`."""

@@ -1,0 +1,1 @@
+"""How a prefill phase is performed on a replica."""

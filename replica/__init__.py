@@ -1,0 +1,1 @@
+"""The worker process: an engine, a core, one or both phase runners."""

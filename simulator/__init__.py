@@ -1,0 +1,1 @@
+"""The two cores on a virtual clock. Filled by the simulator work; the cores it drives are in `scheduling`."""
