@@ -1,0 +1,55 @@
+"""The little of an OpenAI client that the command line needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+
+class ServerError(Exception):
+    """The server said no, or nothing. The message is fit to print."""
+
+
+def chat_events(url: str, body: dict[str, Any], *, api_key: str | None, timeout_s: float) -> Iterator[dict[str, Any]]:
+    """The chunks of one streamed chat completion. Raises `ServerError`."""
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        with httpx.stream(
+            "POST", f"{url}/v1/chat/completions", json={**body, "stream": True}, headers=headers, timeout=timeout_s
+        ) as response:
+            if response.status_code != 200:
+                response.read()
+                raise ServerError(f"{response.status_code}: {_message(response)}")
+            for line in response.iter_lines():
+                if not line.startswith("data:"):
+                    continue
+                data = line[5:].strip()
+                if data == "[DONE]":
+                    return
+                event = json.loads(data)
+                if "error" in event:
+                    raise ServerError(str(event["error"].get("message", event["error"])))
+                yield event
+    except httpx.HTTPError as error:
+        raise ServerError(f"{url}: {error or type(error).__name__}") from error
+
+
+def get_json(url: str, path: str, *, timeout_s: float = 5.0) -> Any:
+    """A GET that answers JSON. Raises `ServerError`."""
+    try:
+        response = httpx.get(f"{url}{path}", timeout=timeout_s)
+    except httpx.HTTPError as error:
+        raise ServerError(f"{url}: {error or type(error).__name__}") from error
+    if response.status_code != 200:
+        raise ServerError(f"{response.status_code}: {_message(response)}")
+    return response.json()
+
+
+def _message(response: httpx.Response) -> str:
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return response.text[:300]

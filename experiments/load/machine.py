@@ -1,0 +1,66 @@
+"""What the machine did meanwhile: CPU seconds of a process tree, how busy the cores were, peak memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def _stat(pid: str) -> tuple[int, int] | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+    return int(fields[1]), int(fields[11]) + int(fields[12])
+
+
+def process_tree(root: int) -> list[int]:
+    """`root` and all its living descendants."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (stat := _stat(entry.name)) is not None:
+            children.setdefault(stat[0], []).append(int(entry.name))
+    tree, todo = [], [root]
+    while todo:
+        pid = todo.pop()
+        tree.append(pid)
+        todo.extend(children.get(pid, []))
+    return tree
+
+
+def cpu_seconds(root: int) -> float:
+    """User and system CPU seconds of the living processes of a tree."""
+    stats = (_stat(str(pid)) for pid in process_tree(root))
+    return sum(stat[1] for stat in stats if stat is not None) / _TICKS_PER_S
+
+
+def busy_seconds() -> float:
+    """CPU seconds that all cores of the machine spent busy since boot."""
+    fields = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return (sum(fields) - fields[3] - fields[4]) / _TICKS_PER_S
+
+
+def peak_memory_bytes(root: int) -> int:
+    """Sum of the peak resident sizes of the living processes of a tree."""
+    total = 0
+    for pid in process_tree(root):
+        try:
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    return total
+
+
+def describe_machine() -> str:
+    """Model name, cores and kernel, for the head of a table."""
+    model = next(
+        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.machine(),
+    )
+    flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
+    names = [name for name in ("avx2", "avx512f", "avx512_vnni", "amx_int8", "amx_bf16") if name in flags]
+    return f"{model}, {os.cpu_count()} cores ({' '.join(names)}), Linux {platform.release()}, Python {platform.python_version()}"
