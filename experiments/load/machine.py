@@ -56,11 +56,9 @@ def peak_memory_bytes(root: int) -> int:
 
 
 def describe_machine() -> str:
-    """Model name, cores and kernel, for the head of a table."""
-    model = next(
-        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.machine(),
-    )
-    flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
-    names = [name for name in ("avx2", "avx512f", "avx512_vnni", "amx_int8", "amx_bf16") if name in flags]
-    return f"{model}, {os.cpu_count()} cores ({' '.join(names)}), Linux {platform.release()}, Python {platform.python_version()}"
+    """Model name, cores, vector units and versions, for the head of a table."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), platform.machine())
+    flags = next((line for line in lines if line.startswith("flags")), "").split()
+    units = " ".join(u for u in ("avx2", "avx512f", "avx512_vnni", "amx_int8", "amx_bf16") if u in flags)
+    return f"{model}, {os.cpu_count()} cores ({units}), Linux {platform.release()}, Python {platform.python_version()}"

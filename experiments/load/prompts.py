@@ -6,12 +6,13 @@ import random
 
 from tokenizers import Tokenizer
 
-_WORDS = (
-    "time year people way day man thing woman life child world school state family student group country problem hand "
-    "part place case week company system program question work government number night point home water room mother "
-    "area money story fact month lot right study book eye job word business issue side kind head house service friend "
-    "father power hour game line end member law car city community name"
-).split()
+_TEXT = (
+    "time year people way day man thing woman life child world school state family student group country problem "
+    "hand part place case week company system program question work government number night point home water room "
+    "mother area money story fact month lot right study book eye job word business issue side kind head house "
+    "service friend father power hour game line end member law car city community name"
+)
+_WORDS = tuple(_TEXT.split())
 
 
 class PromptSource:
@@ -24,9 +25,7 @@ class PromptSource:
     def text(self, num_tokens: int) -> str:
         """A fresh text of exactly `num_tokens` tokens."""
         for _ in range(64):
-            words = [str(self._random.randrange(10**6))] + [
-                self._random.choice(_WORDS) for _ in range(num_tokens + 8)
-            ]
+            words = [str(self._random.randrange(10**6))] + [self._random.choice(_WORDS) for _ in range(num_tokens + 8)]
             ids = self._tokenizer.encode(" ".join(words), add_special_tokens=False).ids[:num_tokens]
             text: str = self._tokenizer.decode(ids)
             if len(self._tokenizer.encode(text, add_special_tokens=False).ids) == num_tokens:
