@@ -11,7 +11,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Ask the kernel for SIGTERM when the parent dies (Linux; elsewhere nothing happens). Exits if it is dead already."""
+    """Ask the kernel for SIGTERM when the parent dies (Linux only). Exits at once if it is dead already."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent_pid:
