@@ -20,36 +20,36 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_default
     pass
 
 
-class Hello(_Message):
+class Hello(_Message, frozen=True):
     """Router to replica: first message, and again until a `Welcome` arrives. A new `router_id` is a new router."""
 
     router_id: str
     protocol: int = PROTOCOL_VERSION
 
 
-class Submit(_Message):
+class Submit(_Message, frozen=True):
     """Router to replica: sequences of one client request, placed together (they share the prompt)."""
 
     requests: tuple[Request, ...]
 
 
-class Cancel(_Message):
+class Cancel(_Message, frozen=True):
     """Router to replica: nobody waits for these sequences. Idempotent; unknown ids are ignored."""
 
     request_ids: tuple[str, ...]
 
 
-class Lease(_Message):
+class Lease(_Message, frozen=True):
     """Router to replica: prefill is allowed for `duration_s` (0 revokes)."""
 
     duration_s: float
 
 
-class Drain(_Message):
+class Drain(_Message, frozen=True):
     """Router to replica: accept nothing new, finish, then `Goodbye`."""
 
 
-class Ping(_Message):
+class Ping(_Message, frozen=True):
     """Router to replica, every heartbeat interval: a replica cancels the work of a router that falls silent."""
 
     nonce: int
@@ -58,7 +58,7 @@ class Ping(_Message):
 RouterMessage = Hello | Submit | Cancel | Lease | Drain | Ping
 
 
-class Welcome(_Message):
+class Welcome(_Message, frozen=True):
     """Replica to router: answer to `Hello`."""
 
     identity: ReplicaIdentity
@@ -66,26 +66,26 @@ class Welcome(_Message):
     protocol: int = PROTOCOL_VERSION
 
 
-class Heartbeat(_Message):
+class Heartbeat(_Message, frozen=True):
     """Replica to router: every heartbeat interval, and after each step that changed something."""
 
     view: ReplicaView
 
 
-class Outputs(_Message):
+class Outputs(_Message, frozen=True):
     """Replica to router: what one step produced for this router's sequences."""
 
     outputs: tuple[SequenceOutput, ...]
 
 
-class Refused(_Message):
+class Refused(_Message, frozen=True):
     """Replica to router: the sequence was never accepted."""
 
     request_id: str
     error: ErrorInfo
 
 
-class Goodbye(_Message):
+class Goodbye(_Message, frozen=True):
     """Replica to router: drained or stopping; no message follows."""
 
     reason: str
