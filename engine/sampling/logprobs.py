@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from contracts.batch import TokenLogprobs
-from engine.sampling.filters import best_ids
+from engine.sampling.filters import largest_ids
 
 FLOOR = -9999.0
 """Reported instead of minus infinity, which JSON cannot carry (the value OpenAI and vLLM use)."""
@@ -40,10 +40,10 @@ def _best(logits: torch.Tensor, norms: torch.Tensor, count: int) -> list[tuple[t
     result = []
     rows = zip(ids.tolist(), values.tolist(), norms.flatten().tolist(), strict=True)
     for row, (row_ids, row_values, norm) in enumerate(rows):
-        tied = len(row_values) > count and row_values[count - 1] == row_values[count]
-        if tied:
-            row_ids = best_ids(logits[row], count).tolist()  # noqa: PLW2901
-            row_values = logits[row, row_ids].tolist()  # noqa: PLW2901
-        ranked = sorted(zip(row_ids, row_values, strict=True), key=lambda pair: (-pair[1], pair[0]))
-        result.append(tuple((token_id, max(FLOOR, value - norm)) for token_id, value in ranked[:count]))
+        pairs = list(zip(row_ids, row_values, strict=True))
+        if len(pairs) > count and row_values[count - 1] == row_values[count]:
+            largest = largest_ids(logits[row], values[row, count - 1], count)
+            pairs = list(zip(largest.tolist(), logits[row, largest].tolist(), strict=True))
+        pairs.sort(key=lambda pair: (-pair[1], pair[0]))
+        result.append(tuple((token_id, max(FLOOR, value - norm)) for token_id, value in pairs[:count]))
     return result

@@ -1,0 +1,64 @@
+"""What the fake engine knows about one sequence, and the 64-bit words that stand for keys and values. No torch.
+
+The word of position `p` is the sum (mod 2**64) of a hash of token and position over positions 0 to p: it depends on the
+whole prefix, as keys and values above the first layer do, and a chunk's words follow from the word before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts.batch import SequenceStart
+
+Words = npt.NDArray[np.uint64]
+
+
+@dataclass(slots=True)
+class FakeHistory:
+    """The tokens of one sequence, prompt and output, and their `words`, uint64 (with room to grow at the end)."""
+
+    start: SequenceStart
+    tokens: list[int]
+    words: Words
+
+    @classmethod
+    def of(cls, start: SequenceStart) -> FakeHistory:
+        """The history of a sequence that begins, or continues, here."""
+        tokens = start.prompt_token_ids + start.output_token_ids
+        return cls(start, list(tokens), np.cumsum(token_words(tokens, 0), dtype=np.uint64))
+
+    @property
+    def num_outputs(self) -> int:
+        """Output tokens so far."""
+        return len(self.tokens) - len(self.start.prompt_token_ids)
+
+    def covers(self, start: SequenceStart) -> bool:
+        """Whether `start` says nothing that is not known already."""
+        tokens = start.prompt_token_ids + start.output_token_ids
+        return self.start.sampling == start.sampling and tuple(self.tokens[: len(tokens)]) == tokens
+
+    def append(self, token_id: int) -> None:
+        """Add one output token."""
+        position = len(self.tokens)
+        if position == len(self.words):
+            self.words = np.concatenate([self.words, np.zeros(max(64, position), dtype=np.uint64)])
+        before = self.words[position - 1 : position] if position else np.zeros(1, dtype=np.uint64)
+        self.words[position : position + 1] = before + token_words((token_id,), position)
+        self.tokens.append(token_id)
+
+
+def token_words(token_ids: tuple[int, ...], start: int) -> Words:
+    """What each token adds to the words of its own and all later positions: a hash of both, uint64 [len(token_ids)]."""
+    tokens = np.array(token_ids, dtype=np.uint64)
+    positions = np.arange(start, start + len(token_ids), dtype=np.uint64)
+    return mix_words((positions << np.uint64(32)) + tokens + np.uint64(1))
+
+
+def mix_words(words: Words) -> Words:
+    """`mix64` of many words at once."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
