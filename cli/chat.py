@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -59,3 +60,26 @@ def read_question(words: list[str]) -> str:
     if not question.strip():
         raise ServerError("the question is empty")
     return question
+
+
+def run(words: list[str]) -> int:
+    """`phaseserve chat "question"`."""
+    parser = argparse.ArgumentParser(prog="phaseserve chat", description=__doc__)
+    parser.add_argument("question", nargs="+", help="the question, or - for standard input")
+    parser.add_argument("--url", default="http://127.0.0.1:8000")
+    parser.add_argument("--max-tokens", type=int)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS")
+    arguments = parser.parse_args(words)
+    try:
+        ask(
+            arguments.url.rstrip("/"),
+            read_question(arguments.question),
+            max_tokens=arguments.max_tokens,
+            temperature=arguments.temperature,
+            timeout_s=arguments.timeout,
+        )
+    except ServerError as error:
+        print(f"phaseserve chat: {error}", file=sys.stderr)
+        return 1
+    return 0

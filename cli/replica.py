@@ -1,0 +1,32 @@
+"""`phaseserve replica`: one replica, in this process: it becomes `python -m replica`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+import msgspec
+
+from cli.settings import Settings, add_arguments
+from contracts.phase import Role
+
+
+def run(words: list[str]) -> int:
+    """Build the config, then become the replica."""
+    parser = argparse.ArgumentParser(prog="phaseserve replica", description=__doc__)
+    add_arguments(parser)
+    parser.add_argument("--role", required=True, choices=[role.value for role in (Role.ALTERNATING, Role.MIXED)])
+    parser.add_argument("--id", default="", help="name in logs and metrics (default: role and process id)")
+    parser.add_argument("--host", help="address the router connects to (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="control port (default: any free one, said in the log)")
+    parser.add_argument("--engine", choices=("torch", "fake"), help="fake: deterministic tokens, for tests")
+    arguments = parser.parse_args(words)
+    fixed = {"host": arguments.host, "port": arguments.port, "kind": arguments.engine}
+    config = Settings.from_arguments(arguments).replica(
+        replica_id=arguments.id or f"{arguments.role}-{os.getpid()}",
+        role=Role(arguments.role),
+        fixed={name: value for name, value in fixed.items() if value is not None},
+    )
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "replica", msgspec.json.encode(config).decode()])

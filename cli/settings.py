@@ -1,0 +1,99 @@
+"""One file of settings for a whole deployment, and the config of each process that follows from it.
+
+model = "smollm2-135m"
+[slo]         ttft_s, tpot_s
+[engine]      engine.config.EngineConfig
+[scheduling]  scheduling.config.ReplicaCoreConfig
+[cluster]     scheduling.config.ClusterCoreConfig
+[replica]     replica.config.ReplicaConfig (loop, kind, fake, host, ...)
+[router]      router.config.RouterConfig (host, port, limits, ...)
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from cli.overlay import build, merge, parse_assignment, read_toml
+from contracts.errors import ConfigError
+from contracts.phase import Role
+from contracts.request import Slo
+from replica.config import ReplicaConfig
+from router.config import RouterConfig
+from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
+
+DEFAULT_MODEL = "smollm2-135m"
+SECTIONS = ("slo", "engine", "scheduling", "cluster", "replica", "router")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options by which every process takes its settings."""
+    parser.add_argument("--model", help=f"embedded name, directory or GGUF file (default {DEFAULT_MODEL})")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with the settings")
+    parser.add_argument("--set", action="append", default=[], metavar="K=V", help="one setting, e.g. slo.ttft_s=2")
+    parser.add_argument("--quantization", choices=("none", "int8"), help="short for --set engine.quantization=...")
+    parser.add_argument("--threads", type=int, help="CPU threads of each replica (default: divided evenly)")
+
+
+class Settings:
+    """What file and command line say together. Raises `ConfigError` naming what is unknown or wrong."""
+
+    def __init__(self, layers: list[dict[str, Any]]) -> None:
+        self._tables: dict[str, Any] = {}
+        for layer in layers:
+            self._tables = merge(self._tables, layer)
+        for name, table in self._tables.items():
+            if name != "model" and name not in SECTIONS:
+                raise ConfigError(f"unknown section {name!r}; there are model, {', '.join(SECTIONS)}", param=name)
+            if name in SECTIONS and not isinstance(table, dict):
+                raise ConfigError(f"{name} is a section, not a value", param=name)
+        if not isinstance(self.model, str) or not self.model:
+            raise ConfigError("model must be a name or a path", param="model")
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace) -> Settings:
+        """The file first, then `--set`, then the named options."""
+        layers = [read_toml(arguments.config)] if arguments.config else []
+        layers += [parse_assignment(text) for text in arguments.set]
+        if arguments.model is not None:
+            layers.append({"model": arguments.model})
+        if arguments.quantization is not None:
+            layers.append({"engine": {"quantization": arguments.quantization}})
+        if arguments.threads is not None:
+            layers.append({"engine": {"threads": arguments.threads}})
+        return cls(layers)
+
+    @property
+    def model(self) -> str:
+        """What is to be served."""
+        name: str = self._tables.get("model", DEFAULT_MODEL)
+        return name
+
+    def table(self, section: str) -> dict[str, Any]:
+        """One section as it was written."""
+        table: dict[str, Any] = self._tables.get(section, {})
+        return table
+
+    def replica(self, *, replica_id: str, role: Role, fixed: dict[str, Any] | None = None) -> ReplicaConfig:
+        """The config of one replica process; `fixed` wins over everything."""
+        build(ReplicaCoreConfig, [self.table("scheduling")])  # so that an error names the section as it was written
+        layers = [
+            {"engine": {"model": self.model}},
+            {"engine": self.table("engine"), "core": self.table("scheduling")},
+            self.table("replica"),
+            {"replica_id": replica_id, "role": role.value},
+            fixed or {},
+        ]
+        return build(ReplicaConfig, layers)
+
+    def router(self, *, fixed: dict[str, Any] | None = None) -> RouterConfig:
+        """The config of the router; `fixed` wins over everything."""
+        build(ClusterCoreConfig, [self.table("cluster")])
+        build(Slo, [self.table("slo")])
+        layers = [
+            {"model": self.model, "slo": self.table("slo"), "cluster": self.table("cluster")},
+            self.table("router"),
+            fixed or {},
+        ]
+        return build(RouterConfig, layers)

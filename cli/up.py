@@ -1,0 +1,186 @@
+"""`phaseserve up`: router and replicas on this machine, one process each, one log, one Ctrl-C.
+
+A replica that dies is started again on its port (a few times; then everything stops). The model is judged here, before
+any process starts, so that a bad one is refused before any port opens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+from cli.chat import ask
+from cli.http_client import ServerError, get_json
+from cli.settings import Settings, add_arguments
+from cli.supervisor import Child, ChildFailedError, Supervisor, own_command
+from contracts.errors import ConfigError
+from contracts.phase import Role
+from engine.checkpoint.resolve import resolve_model
+
+READY_S = 600.0
+ROUTER_READY_S = 60.0
+MAX_RESTARTS = 3
+RESTART_WINDOW_S = 60.0
+GRACE_S = 35.0
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="phaseserve up", description=__doc__)
+    add_arguments(parser)
+    parser.add_argument("--alternating", type=int, default=0, metavar="N", help="replicas with long prefill phases")
+    parser.add_argument("--mixed", type=int, default=0, metavar="N", help="replicas that mix chunks into decode steps")
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on (default 8000)")
+    parser.add_argument("--engine", choices=("torch", "fake"), help="fake: deterministic tokens, for tests")
+    parser.add_argument("--ask", metavar="QUESTION", help="ask this once everything is ready, and stay up")
+    return parser.parse_args(words)
+
+
+def roles(arguments: argparse.Namespace) -> dict[str, Role]:
+    """Replica names and their roles. Raises `ConfigError` when there is none."""
+    counts = {Role.ALTERNATING: arguments.alternating, Role.MIXED: arguments.mixed}
+    if min(counts.values()) < 0 or not sum(counts.values()):
+        raise ConfigError("say how many replicas: --alternating N and/or --mixed N", param="--alternating")
+    named = [role for role, count in counts.items() for _ in range(count)]
+    return {f"r{index}": role for index, role in enumerate(named)}
+
+
+class Deployment:
+    """The processes of one `up`."""
+
+    def __init__(self, settings: Settings, named: dict[str, Role], arguments: argparse.Namespace) -> None:
+        self._settings = settings
+        self._roles = named
+        self._arguments = arguments
+        self._supervisor = Supervisor()
+        self._endpoints: dict[str, str] = {}
+        fixed = {name: getattr(arguments, name) for name in ("host", "port") if getattr(arguments, name) is not None}
+        self._front = settings.router(fixed={**fixed, "replicas": ["tcp://127.0.0.1:1"]})
+        self.url = f"http://{self._front.host}:{self._front.port}"
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Start, serve until `stop` or a failure that restarts do not mend, end everything. The exit code."""
+        stopping = asyncio.create_task(stop.wait())
+        serving = asyncio.create_task(self._serve())
+        try:
+            await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                return 0
+            serving.result()
+            return 1
+        except ChildFailedError as error:
+            print(f"phaseserve up: {error}", file=sys.stderr)
+            return 1
+        finally:
+            for task in (stopping, serving):
+                task.cancel()
+            await asyncio.gather(stopping, serving, return_exceptions=True)
+            await self._supervisor.stop(["router"], GRACE_S)
+            await self._supervisor.stop(list(self._roles), GRACE_S)
+
+    def kill(self) -> None:
+        """The second Ctrl-C."""
+        self._supervisor.kill_all()
+
+    async def _serve(self) -> None:
+        started = [await self._start_replica(name) for name in self._roles]
+        for child in started:
+            self._endpoints[child.name] = await self._supervisor.wait_ready(child, READY_S)
+        router = await self._start_router()
+        await self._wait_front(router)
+        print(f"PhaseServe is ready on {self.url} ({', '.join(f'{n}: {r}' for n, r in self._roles.items())})")
+        print(f"Try: phaseserve chat --url {self.url} 'Hello!'   Stop: Ctrl-C", flush=True)
+        if self._arguments.ask:
+            await asyncio.to_thread(self._ask, self._arguments.ask)
+        while True:
+            await self._mend(await self._supervisor.wait_any_end())
+
+    async def _start_replica(self, name: str, port: int = 0) -> Child:
+        threads = self._settings.table("engine").get("threads") or max(1, (os.cpu_count() or 1) // len(self._roles))
+        fixed: dict[str, Any] = {"port": port, "engine": {"threads": threads}, "parent_pid": os.getpid()}
+        if self._arguments.engine:
+            fixed["kind"] = self._arguments.engine
+        config = self._settings.replica(replica_id=name, role=self._roles[name], fixed=fixed)
+        argv = [sys.executable, "-m", "replica", msgspec.json.encode(config).decode()]
+        return await self._supervisor.start(name, argv, env={"OMP_NUM_THREADS": str(threads)})
+
+    async def _start_router(self) -> Child:
+        words = ["router", "--parent-pid", str(os.getpid()), "--host", self._front.host]
+        words += ["--port", str(self._front.port), "--model", self._settings.model]
+        for endpoint in self._endpoints.values():
+            words += ["--replica", endpoint]
+        if self._arguments.config:
+            words += ["--config", str(self._arguments.config)]
+        for assignment in self._arguments.set:
+            words += ["--set", assignment]
+        return await self._supervisor.start("router", own_command(*words))
+
+    async def _wait_front(self, router: Child) -> None:
+        deadline = time.monotonic() + ROUTER_READY_S
+        last = "no answer"
+        while time.monotonic() < deadline:
+            if router.process.returncode is not None:
+                raise ChildFailedError(f"the router ended with code {router.process.returncode}")
+            try:
+                await asyncio.to_thread(get_json, self.url, "/health/ready")
+            except ServerError as error:
+                last = str(error)
+                await asyncio.sleep(0.1)
+            else:
+                return
+        raise ChildFailedError(f"the router was not ready after {ROUTER_READY_S:.0f} s: {last}")
+
+    def _ask(self, question: str) -> None:
+        print(f"\n> {question}", flush=True)
+        try:
+            ask(self.url, question, max_tokens=128, temperature=0.0, timeout_s=120)
+        except ServerError as error:
+            print(f"phaseserve up: the question failed: {error}", file=sys.stderr, flush=True)
+
+    async def _mend(self, child: Child) -> None:
+        """Start an ended replica again on its port. Raises `ChildFailedError` for the router, or too many ends."""
+        now = time.monotonic()
+        code = child.process.returncode
+        child.restarts[:] = [at for at in child.restarts if now - at < RESTART_WINDOW_S] + [now]
+        if child.name not in self._roles or len(child.restarts) > MAX_RESTARTS:
+            raise ChildFailedError(f"{child.name} ended with code {code}")
+        print(f"phaseserve up: {child.name} ended with code {code}, starting it again", file=sys.stderr, flush=True)
+        port = int(self._endpoints[child.name].rsplit(":", 1)[1])
+        again = await self._start_replica(child.name, port)
+        self._endpoints[child.name] = await self._supervisor.wait_ready(again, READY_S)
+
+
+async def _main(deployment: Deployment) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            deployment.kill()
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    return await deployment.run(stop)
+
+
+def run(words: list[str]) -> int:
+    """Serve until Ctrl-C."""
+    arguments = parse(words)
+    named = roles(arguments)
+    settings = Settings.from_arguments(arguments)
+    files = resolve_model(settings.model)
+    print(f"model {files.name}: {files.spec.family}, {files.spec.max_context} tokens of context", flush=True)
+    deployment = Deployment(settings, named, arguments)
+    with contextlib.suppress(KeyboardInterrupt):
+        return asyncio.run(_main(deployment))
+    return 130
