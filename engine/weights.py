@@ -7,6 +7,7 @@ copies of it need to be in memory while an executor packs its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -58,30 +59,38 @@ class TensorFiles:
 
     def __init__(self, weight_files: Sequence[Path]) -> None:
         self._paths: dict[str, Path] = {}
-        self._readers: dict[Path, Any] = {}  # safetensors ships no annotations
         for path in weight_files:
-            try:
-                reader: Any = safe_open(path, framework="pt")
-                names = list(reader.keys())
-            except (OSError, SafetensorError) as error:
-                raise ModelError(f"{path}: not a readable safetensors file: {error}") from error
-            self._readers[path] = reader
-            self._paths.update(dict.fromkeys(names, path))
+            with _opened(path) as reader:
+                self._paths.update(dict.fromkeys(reader.keys(), path))
+        self._searched = ", ".join(str(path) for path in weight_files)
 
     def __contains__(self, name: str) -> bool:
         return name in self._paths
 
     def read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """The tensor, as a view of the mapped file. Its shape must be `shape`."""
+        """The tensor, as a view of a mapping of its own. Its shape must be `shape`.
+
+        The file is opened anew, so that what was read does not stay resident once the view is gone.
+        """
         path = self._paths.get(name)
         if path is None:
-            raise ModelError(f"tensor {name} is in none of {sorted(str(path) for path in self._readers)}")
-        tensor: torch.Tensor = self._readers[path].get_tensor(name)
+            raise ModelError(f"tensor {name} is missing from {self._searched}")
+        with _opened(path) as reader:
+            tensor: torch.Tensor = reader.get_tensor(name)
         if tuple(tensor.shape) != shape:
             raise ModelError(f"{path}: tensor {name} has shape {list(tensor.shape)}, the config asks for {list(shape)}")
         if not tensor.is_floating_point():
             raise ModelError(f"{path}: tensor {name} is {tensor.dtype}; only floating-point weights are supported")
         return tensor
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:  # safetensors ships no annotations
+    try:
+        with safe_open(path, framework="pt") as reader:
+            yield reader
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path}: not a readable safetensors file: {error}") from error
 
 
 class _LayersOnDisk(Sequence[LayerWeights]):
@@ -111,7 +120,7 @@ class _LayersOnDisk(Sequence[LayerWeights]):
         return (self._layer(i) for i in range(len(self)))
 
     def _read(self, name: str, *shape: int) -> torch.Tensor:
-        return self._files.read(name, shape).to(self._device, self._dtype)
+        return self._files.read(name, shape).to(self._device, self._dtype, copy=True)
 
     def _fused(self, names: Sequence[str], rows: Sequence[int], *inner: int) -> torch.Tensor:
         parts = [self._files.read(name, (n, *inner)) for name, n in zip(names, rows, strict=True)]
@@ -154,11 +163,12 @@ def load_weights(
     """
     files = TensorFiles(weight_files)
     table = (spec.vocab_size, spec.hidden_size)
-    embedding = files.read("model.embed_tokens.weight", table).to(device, dtype)
+    # Copied, because a view would keep the whole file mapped (and resident) for as long as the model lives.
+    embedding = files.read("model.embed_tokens.weight", table).to(device, dtype, copy=True)
     lm_head = embedding if spec.tie_word_embeddings else files.read("lm_head.weight", table).to(device, dtype)
     return DecoderWeights(
         embedding=embedding,
         layers=_LayersOnDisk(spec, files, device, dtype),
-        final_norm=files.read("model.norm.weight", (spec.hidden_size,)).to(device, dtype),
+        final_norm=files.read("model.norm.weight", (spec.hidden_size,)).to(device, dtype, copy=True),
         lm_head=lm_head,
     )

@@ -1,0 +1,116 @@
+"""From a configuration to a running engine: the one place that picks device, dtype and executor."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+import torch
+
+from contracts.engine import Engine
+from contracts.errors import ConfigError
+from contracts.kv import KVLayout
+from contracts.model import ModelSpec
+from engine.attention import SdpaAttention
+from engine.checkpoint.model_files import ModelFiles
+from engine.checkpoint.resolve import resolve_model
+from engine.config import EngineConfig
+from engine.executor import LayerExecutor
+from engine.kv_cache import TORCH_DTYPES, KVCache
+from engine.kv_sizing import choose_num_blocks
+from engine.linear import choose_linear
+from engine.rope import RopeTable, build_rope_table
+from engine.sampling.sampler import Sampler
+from engine.torch_engine import TorchEngine
+from engine.torch_executor import TorchExecutor
+from engine.weights import DecoderWeights, load_weights
+
+logger = logging.getLogger(__name__)
+
+
+def build_engine(config: EngineConfig) -> Engine:
+    """Load the model that `config` names and make it ready for its first step.
+
+    Raises `ModelError` for a model that cannot be served and `ConfigError` for a setting that does not fit it or this
+    machine.
+    """
+    return build_engine_from(resolve_model(config.model), config)
+
+
+def build_engine_from(files: ModelFiles, config: EngineConfig) -> TorchEngine:
+    """Like `build_engine`, for a model that is already resolved."""
+    device = _device(config)
+    dtype = _dtype(config, device)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    max_context = _max_context(config, files.spec)
+    weights = load_weights(files.spec, files.weight_files, device, TORCH_DTYPES[dtype])
+    rope = build_rope_table(files.spec, max_context, device)
+    layout = KVLayout(
+        num_layers=files.spec.num_layers,
+        num_kv_heads=files.spec.num_kv_heads,
+        head_dim=files.spec.head_dim,
+        block_size=config.block_size,
+        dtype=dtype,
+    )
+    kv_cache = KVCache(layout, choose_num_blocks(config, layout, device), device)
+    executor, name = _executor(config, weights, files.spec, rope, kv_cache, device)
+    capacity = kv_cache.num_blocks * layout.block_size
+    spec = msgspec.structs.replace(files.spec, max_context=min(max_context, capacity))
+    logger.info(
+        "engine: %s on %s with the %s executor, %s weights, KV for %d tokens in %s, context %d of the model's %d",
+        files.served_name,
+        device,
+        name,
+        config.quantization if config.quantization != "none" else dtype,
+        capacity,
+        layout.dtype,
+        spec.max_context,
+        files.spec.max_context,
+    )
+    sampler = Sampler(spec.vocab_size, spec.eos_token_ids, config.seed)
+    return TorchEngine(spec, executor, kv_cache, sampler, device=device)
+
+
+def _device(config: EngineConfig) -> torch.device:
+    if config.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(config.device)
+    except RuntimeError as error:
+        raise ConfigError(f"device {config.device!r}: {error}", param="device") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device {config.device!r}: this machine has {torch.cuda.device_count()} CUDA devices", param="device"
+        )
+    return device
+
+
+def _dtype(config: EngineConfig, device: torch.device) -> str:
+    if config.dtype != "auto":
+        return config.dtype
+    return "float32" if device.type == "cpu" else "bfloat16"
+
+
+def _max_context(config: EngineConfig, spec: ModelSpec) -> int:
+    """The model's own context, or less if configured; with dynamic rope scaling up to `factor` times its own."""
+    scaling = spec.rope_scaling
+    limit = int(spec.max_context * scaling.factor) if scaling.rope_type == "dynamic" else spec.max_context
+    if config.max_context > limit:
+        raise ConfigError(
+            f"max_context {config.max_context} is over what {spec.name} can position ({limit})", param="max_context"
+        )
+    return config.max_context or spec.max_context
+
+
+def _executor(
+    config: EngineConfig,
+    weights: DecoderWeights,
+    spec: ModelSpec,
+    rope: RopeTable,
+    kv_cache: KVCache,
+    device: torch.device,
+) -> tuple[LayerExecutor, str]:
+    make_linear = choose_linear(device, TORCH_DTYPES[kv_cache.layout.dtype], config.quantization)
+    attention = SdpaAttention(kv_cache.layout.block_size)
+    return TorchExecutor(weights, spec, rope, kv_cache, make_linear, attention), "torch"
