@@ -1,4 +1,4 @@
-"""`phaseserve doctor`: what is here, does the model load, does a request work, at what speed. Each line is ok or not."""
+"""`phaseserve doctor`: what is here, does the model load, does a request work, at what speed."""
 
 from __future__ import annotations
 
