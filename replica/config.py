@@ -1,0 +1,96 @@
+"""What can be set about one replica process. Built once at the entry point, checked when built."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from contracts.errors import ConfigError
+from contracts.phase import Role
+from contracts.views import StepCost
+from engine.config import EngineConfig
+from scheduling.config import ReplicaCoreConfig
+
+EngineKind = Literal["torch", "fake"]
+
+
+class FakeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fake engine: what a step is said to cost (the core starts from it), and whether steps really take that long.
+
+    The default cost is that of SmolLM2-135M on two CPU cores, rounded.
+    """
+
+    cost: StepCost = StepCost(a0=0.02, a1=0.002, b0=1e-8, b1=1e-8, b2=2e-7, b3=0.002)
+    delays: bool = True
+    num_blocks: int = 1024
+    block_size: int = 16
+    max_context: int = 4096
+    vocab_size: int = 1000
+
+
+class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds of the replica's shell, in seconds unless named otherwise.
+
+    A router that is silent for `router_silence_s`, or does not read `queued_messages` messages, loses its requests.
+    While a step runs longer than `step_overdue_s` nothing new is accepted; past `step_deadline_s` the process ends,
+    because a step cannot be interrupted. A drain ends unfinished requests by name after `drain_deadline_s`.
+    """
+
+    heartbeat_s: float = 0.1
+    router_silence_s: float = 5.0
+    drain_deadline_s: float = 30.0
+    step_overdue_s: float = 10.0
+    step_deadline_s: float = 300.0
+    queued_messages: int = 2000
+    max_routers: int = 64
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be positive, but is {getattr(self, name)}", param=name)
+        if self.router_silence_s < 2 * self.heartbeat_s:
+            raise ConfigError("router_silence_s must be at least two heartbeats", param="router_silence_s")
+
+
+class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One replica process. `port` 0 takes any free one. With `parent_pid` it ends when that process is gone.
+
+    Raises `ConfigError` naming the setting.
+    """
+
+    replica_id: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    role: Role = Role.ALTERNATING
+    kind: EngineKind = "torch"
+    engine: EngineConfig = EngineConfig()
+    fake: FakeConfig = FakeConfig()
+    core: ReplicaCoreConfig = ReplicaCoreConfig()
+    loop: LoopConfig = LoopConfig()
+    parent_pid: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.replica_id or not self.replica_id.isprintable():
+            raise ConfigError(f"replica_id must be printable text, but is {self.replica_id!r}", param="replica_id")
+        if not self.host:
+            raise ConfigError("host is empty", param="host")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port must lie between 0 and 65535, but is {self.port}", param="port")
+
+
+def read_config(source: str) -> ReplicaConfig:
+    """A configuration from JSON text (it begins with a brace) or from a .json or .toml file. Raises `ConfigError`."""
+    try:
+        if source.lstrip().startswith("{"):
+            return msgspec.json.decode(source, type=ReplicaConfig)
+        path = Path(source)
+        if path.suffix == ".toml":
+            return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), ReplicaConfig)
+        return msgspec.json.decode(path.read_bytes(), type=ReplicaConfig)
+    except OSError as error:
+        raise ConfigError(f"cannot read {source}: {error.strerror}") from error
+    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"not a replica configuration: {error}") from error
