@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from contracts.errors import ModelError
-from engine.checkpoint.gguf_convert import CONVERTER_VERSION, convert_gguf, converted_bytes
+from engine.checkpoint.gguf_convert import CONVERTER_VERSION, convert_gguf
 
 _HEAD_BYTES = 16 * 1024 * 1024
 _NUM_SAMPLES = 256
@@ -78,9 +78,6 @@ def gguf_digest(gguf: Path) -> str:
 
 
 def _convert_into(gguf: Path, target: Path) -> None:
-    needed, free = converted_bytes(gguf), shutil.disk_usage(target.parent).free
-    if needed > free:
-        raise ModelError(f"{target.parent}: converting {gguf} needs {needed} bytes of disk, {free} are free")
     temporary = target.with_name(f"{target.name}{_TEMPORARY}{os.getpid()}")
     temporary.mkdir()
     try:

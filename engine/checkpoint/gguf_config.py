@@ -49,6 +49,9 @@ def config_from_gguf(file: GGUFFile) -> dict[str, Any]:
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise ModelError(f"{file.path}: tensor 'token_embd.weight' is missing")
+    num_tokens = len(file.required("tokenizer.ggml.tokens", list))
+    if num_tokens > embedding.shape[0]:
+        raise ModelError(f"{file.path}: {num_tokens} tokens but only {embedding.shape[0]} rows in token_embd.weight")
     theta = shortest(file.optional(f"{architecture}.rope.freq_base", float) or 10000.0)
     window = file.optional(f"{architecture}.attention.sliding_window", int) or None
     model_type = _MODEL_TYPES[architecture]

@@ -11,6 +11,7 @@ from engine.checkpoint.gguf_file import GGUFFile
 from engine.checkpoint.spm_merges import merges_from_scores
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+_SPECIAL_KINDS = {_UNKNOWN, _CONTROL}
 _LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -28,11 +29,10 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
         raise ModelError(f"{file.path}: tokenizer.ggml.model {model!r} is not supported (supported: gpt2, llama)")
     tokenizer = _byte_level(file) if model == "gpt2" else _sentence_piece(file)
     tokens, types = _tokens(file)
-    for token, kind in zip(tokens, types, strict=True):
-        if kind in {_UNKNOWN, _CONTROL}:
-            tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
-        elif kind == _USER_DEFINED:
-            tokenizer.add_tokens([AddedToken(token, normalized=False)])
+    kinds = list(zip(tokens, types, strict=True))
+    special = [AddedToken(token, special=True, normalized=False) for token, kind in kinds if kind in _SPECIAL_KINDS]
+    tokenizer.add_special_tokens(special)
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token, kind in kinds if kind == _USER_DEFINED])
     bos = _special(file, "bos")
     if bos is not None and adds_bos(file):
         bos_id = tokens.index(bos)
@@ -66,8 +66,8 @@ def _byte_level(file: GGUFFile) -> Tokenizer:
     pre = file.required("tokenizer.ggml.pre", str)
     tokens, _ = _tokens(file)
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    merges = [_pair(file, merge) for merge in file.required("tokenizer.ggml.merges", list)]
-    tokenizer = Tokenizer(_bpe(file, vocab=vocabulary, merges=merges, ignore_merges=pre in _LLAMA3))
+    merges = [_pair(file, merge, vocabulary) for merge in file.required("tokenizer.ggml.merges", list)]
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in _LLAMA3))
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if pre == "smollm":
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
@@ -101,7 +101,7 @@ def _sentence_piece(file: GGUFFile) -> Tokenizer:
     unknown = next((token for token, kind in zip(tokens, types, strict=True) if kind == _UNKNOWN), None)
     merges = merges_from_scores(vocabulary, pieces)
     tokenizer = Tokenizer(
-        _bpe(file, vocab=vocabulary, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+        models.BPE(vocab=vocabulary, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )
     prefix = file.optional("tokenizer.ggml.add_space_prefix", bool)
     prefix = True if prefix is None else prefix
@@ -112,13 +112,6 @@ def _sentence_piece(file: GGUFFile) -> Tokenizer:
     return tokenizer
 
 
-def _bpe(file: GGUFFile, **settings: Any) -> models.BPE:
-    try:
-        return models.BPE(**settings)
-    except Exception as error:
-        raise ModelError(f"{file.path}: tokenizer.ggml.merges does not fit the tokens: {error}") from error
-
-
 def _tokens(file: GGUFFile) -> tuple[list[str], list[int]]:
     tokens: list[str] = file.required("tokenizer.ggml.tokens", list)
     types: list[int] = file.optional("tokenizer.ggml.token_type", list) or [_NORMAL] * len(tokens)
@@ -127,10 +120,10 @@ def _tokens(file: GGUFFile) -> tuple[list[str], list[int]]:
     return tokens, types
 
 
-def _pair(file: GGUFFile, merge: str) -> tuple[str, str]:
+def _pair(file: GGUFFile, merge: str, vocabulary: dict[str, int]) -> tuple[str, str]:
     left, _, right = merge.partition(" ")
-    if not left or not right:
-        raise ModelError(f"{file.path}: tokenizer.ggml.merges has {merge!r}, which is not two tokens")
+    if not {left, right, left + right} <= vocabulary.keys():
+        raise ModelError(f"{file.path}: tokenizer.ggml.merges has {merge!r}, whose parts and union are not all tokens")
     return left, right
 
 

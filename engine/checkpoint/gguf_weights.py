@@ -20,6 +20,7 @@ from contracts.errors import ModelError
 from engine.checkpoint.gguf_config import architecture_of, head_counts
 from engine.checkpoint.gguf_file import GGUFFile, GGUFTensor
 from engine.checkpoint.gguf_rope import FREQUENCIES
+from engine.checkpoint.tensor_index import TensorEntry
 
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -48,32 +49,36 @@ _PLAIN: dict[GGMLQuantizationType, tuple[str, np.dtype[Any]]] = {
 _NOT_WEIGHTS = {"F64", "I8", "I16", "I32", "I64"}
 
 
-def write_weights(file: GGUFFile, path: Path) -> None:
-    """Write all weights to `path`, and wait until they are on disk. One tensor at a time is in memory.
+def planned_tensors(file: GGUFFile) -> dict[str, TensorEntry]:
+    """Hugging Face name -> what will be written, with offsets into the data part, in the order of writing.
 
     Raises `ModelError` for a tensor whose name or type is not known.
     """
-    names = {tensor.name: _hugging_face_name(file, tensor.name) for tensor in file.tensors.values()}
-    written = [tensor for tensor in file.tensors.values() if tensor.name != FREQUENCIES]
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    planned: dict[str, TensorEntry] = {}
     offset = 0
-    for tensor in written:
+    for tensor in _written(file):
         dtype, layout = _layout(file, tensor)
-        num_bytes = prod(tensor.shape) * layout.itemsize
-        offsets = [offset, offset + num_bytes]
-        header[names[tensor.name]] = {"dtype": dtype, "shape": tensor.shape, "data_offsets": offsets}
-        offset += num_bytes
+        end = offset + prod(tensor.shape) * layout.itemsize
+        planned[_hugging_face_name(file, tensor.name)] = TensorEntry(file.path, dtype, tensor.shape, offset, end)
+        offset = end
+    return planned
+
+
+def write_weights(file: GGUFFile, path: Path) -> None:
+    """Write `planned_tensors` to `path`, and wait until they are on disk. One tensor at a time is in memory."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    for name, entry in planned_tensors(file).items():
+        header[name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [entry.begin, entry.end]}
     with path.open("wb") as out:
         _write_header(out, header)
-        for tensor in written:
+        for tensor in _written(file):
             out.write(np.ascontiguousarray(_values(file, tensor)).data)
         out.flush()
         os.fsync(out.fileno())
 
 
-def dequantised_bytes(file: GGUFFile) -> int:
-    """Bytes that `write_weights` writes, without the header."""
-    return sum(prod(tensor.shape) * _layout(file, tensor)[1].itemsize for tensor in file.tensors.values())
+def _written(file: GGUFFile) -> list[GGUFTensor]:
+    return [tensor for tensor in file.tensors.values() if tensor.name != FREQUENCIES]
 
 
 def _write_header(out: BinaryIO, header: dict[str, Any]) -> None:
@@ -83,8 +88,8 @@ def _write_header(out: BinaryIO, header: dict[str, Any]) -> None:
 
 
 def _hugging_face_name(file: GGUFFile, name: str) -> str:
-    if name in _TOP or name == FREQUENCIES:
-        return _TOP.get(name, name)
+    if name in _TOP:
+        return _TOP[name]
     match = _LAYER_NAME.fullmatch(name)
     if match is None or match[2] not in _LAYER:
         raise ModelError(f"{file.path}: tensor {name!r} is not known for this architecture")

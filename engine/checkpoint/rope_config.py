@@ -64,10 +64,10 @@ def _scaling(settings: dict[str, Any], config: dict[str, Any], max_positions: in
 def scaled_context(scaling: RopeScaling, max_positions: int) -> int:
     """Tokens that the model can position.
 
-    `linear` and `yarn` stretch the original length by `factor`, so the context is the larger of that and
-    `max_positions`. `llama3` configs already state the stretched length. `dynamic` stays at the original length: past
-    it the frequencies depend on the length reached so far, which cached keys of the same sequence do not share.
+    `linear`, `dynamic` and `yarn` stretch the original length by `factor`, so the context is the larger of that and
+    `max_positions`. `llama3` configs already state the stretched length.
     """
-    if scaling.rope_type in {"linear", "yarn"} and scaling.original_max_position_embeddings:
-        return max(max_positions, int(scaling.original_max_position_embeddings * scaling.factor))
+    original = scaling.original_max_position_embeddings
+    if scaling.rope_type in {"linear", "dynamic", "yarn"} and original:
+        return max(max_positions, int(original * scaling.factor))
     return max_positions
