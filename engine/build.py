@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import torch
@@ -12,7 +14,6 @@ from contracts.errors import ConfigError
 from contracts.kv import KVLayout
 from contracts.model import ModelSpec
 from engine.attention import SdpaAttention
-from engine.checkpoint.model_files import ModelFiles
 from engine.checkpoint.resolve import resolve_model
 from engine.config import EngineConfig
 from engine.executor import LayerExecutor
@@ -21,7 +22,7 @@ from engine.kv_sizing import choose_num_blocks
 from engine.linear import choose_linear
 from engine.rope import RopeTable, build_rope_table
 from engine.sampling.sampler import Sampler
-from engine.torch_engine import TorchEngine
+from engine.torch_engine import OnLayerDone, TorchEngine
 from engine.torch_executor import TorchExecutor
 from engine.weights import DecoderWeights, load_weights
 
@@ -34,42 +35,49 @@ def build_engine(config: EngineConfig) -> Engine:
     Raises `ModelError` for a model that cannot be served and `ConfigError` for a setting that does not fit it or this
     machine.
     """
-    return build_engine_from(resolve_model(config.model), config)
+    files = resolve_model(config.model)
+    sampler = Sampler(files.spec.vocab_size, files.spec.eos_token_ids, config.seed)
+    return assemble_engine(files.spec, files.weight_files, config, sampler)
 
 
-def build_engine_from(files: ModelFiles, config: EngineConfig) -> TorchEngine:
-    """Like `build_engine`, for a model that is already resolved."""
+def assemble_engine(
+    spec: ModelSpec,
+    weight_files: Sequence[Path],
+    config: EngineConfig,
+    sampler: Sampler,
+    on_layer_done: OnLayerDone | None = None,
+) -> TorchEngine:
+    """Like `build_engine`, for a model that is already resolved and a sampler that exists."""
     device = _device(config)
     dtype = _dtype(config, device)
     if config.threads:
         torch.set_num_threads(config.threads)
-    max_context = _max_context(config, files.spec)
-    weights = load_weights(files.spec, files.weight_files, device, TORCH_DTYPES[dtype])
-    rope = build_rope_table(files.spec, max_context, device)
+    max_context = _max_context(config, spec)
+    weights = load_weights(spec, weight_files, device, TORCH_DTYPES[dtype])
+    rope = build_rope_table(spec, max_context, device)
     layout = KVLayout(
-        num_layers=files.spec.num_layers,
-        num_kv_heads=files.spec.num_kv_heads,
-        head_dim=files.spec.head_dim,
+        num_layers=spec.num_layers,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
         block_size=config.block_size,
         dtype=dtype,
     )
     kv_cache = KVCache(layout, choose_num_blocks(config, layout, device), device)
-    executor, name = _executor(config, weights, files.spec, rope, kv_cache, device)
+    executor, name = _executor(config, weights, spec, rope, kv_cache, device)
     capacity = kv_cache.num_blocks * layout.block_size
-    spec = msgspec.structs.replace(files.spec, max_context=min(max_context, capacity))
+    held = msgspec.structs.replace(spec, max_context=min(max_context, capacity))
     logger.info(
         "engine: %s on %s with the %s executor, %s weights, KV for %d tokens in %s, context %d of the model's %d",
-        files.served_name,
+        spec.name,
         device,
         name,
         config.quantization if config.quantization != "none" else dtype,
         capacity,
         layout.dtype,
+        held.max_context,
         spec.max_context,
-        files.spec.max_context,
     )
-    sampler = Sampler(spec.vocab_size, spec.eos_token_ids, config.seed)
-    return TorchEngine(spec, executor, kv_cache, sampler, device=device)
+    return TorchEngine(held, executor, kv_cache, sampler, device=device, on_layer_done=on_layer_done)
 
 
 def _device(config: EngineConfig) -> torch.device:
