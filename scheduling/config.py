@@ -6,8 +6,15 @@ from typing import Literal
 
 import msgspec
 
+from contracts.errors import ConfigError
+
 SlackRule = Literal["min", "quantile", "mean", "max"]
 BudgetPolicy = Literal["deadline", "fixed"]
+
+
+def _require(holds: bool, name: str, rule: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name} {rule}", param=name)
 
 
 class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,7 +24,11 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     deadline. `slack_rule` governs the prefill phases of an alternating replica (`slack_quantile` for "quantile").
     `min_chunk` is the smallest prefill chunk worth a step, `max_chunk` the largest (a cancel takes effect at the next
     chunk boundary). `overdue_after` is the age, in multiples of its TTFT target, at which a waiting prompt is served
-    even if streams then miss deadlines (bounded overdraft, reported).
+    even if streams then miss deadlines (bounded overdraft, reported): such prompts get at most `overdraft_share` of
+    the time while streams run. `aged_after`, in the same multiples, raises a waiting prompt by one priority level each
+    time it passes. `max_gap_s` bounds how long one prefill phase may keep running streams without a token, however
+    much slack they have. `predictor_forgetting` is the weight of the past per step, `margin_quantile` the residual
+    quantile that decisions add to a prediction.
     """
 
     max_running: int = 64
@@ -34,6 +45,24 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     prefix_cache: bool = True
     output_reserve_quantile: float = 0.5
     max_preemptions: int = 3
+    overdraft_share: float = 0.5
+    aged_after: float = 4.0
+    max_gap_s: float = 2.0
+    predictor_forgetting: float = 0.995
+    margin_quantile: float = 0.95
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`, naming the setting."""
+        for name in ("max_running", "max_waiting", "max_waiting_tokens", "fixed_tokens", "min_chunk", "chunk_multiple"):
+            _require(getattr(self, name) >= 1, name, "must be at least 1")
+        _require(self.max_chunk >= self.min_chunk, "max_chunk", "must be at least min_chunk")
+        _require(self.max_preemptions >= 0, "max_preemptions", "must not be negative")
+        for name in ("slack_quantile", "output_reserve_quantile", "margin_quantile"):
+            _require(0.0 <= getattr(self, name) <= 1.0, name, "must be between 0 and 1")
+        for name in ("overdue_after", "aged_after", "max_gap_s"):
+            _require(getattr(self, name) > 0.0, name, "must be positive")
+        _require(0.0 < self.overdraft_share < 1.0, "overdraft_share", "must be between 0 and 1")
+        _require(0.5 <= self.predictor_forgetting <= 1.0, "predictor_forgetting", "must be between 0.5 and 1")
 
 
 class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,8 +78,8 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     A request that can no longer meet its TTFT target is placed as best effort, which may take at most
     `best_effort_share` of the time of a replica with running streams.
 
-    `output_reserve_tokens` is the KV reserve of a new request until lengths of real outputs are known, from then on
-    their `output_reserve_quantile`. `pending_tries` bounds how many pending requests one event tries to place.
+    `output_reserve_quantile` of the output lengths seen is the KV reserve of a new request. `pending_tries` bounds how
+    many pending requests one event tries to place; each `aged_after` TTFT targets of waiting raise one by a priority.
     """
 
     slack_rule: SlackRule = "min"
@@ -66,8 +95,22 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     step_stuck_s: float = 30.0
     retry_after_s: float = 2.0
     best_effort_share: float = 0.5
-    output_reserve_tokens: int = 128
     output_reserve_quantile: float = 0.5
     pending_tries: int = 32
+    aged_after: float = 2.0
     prefill_chunk: int = 512
     decisions_kept: int = 1024
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`, naming the setting."""
+        for name in ("max_pending", "max_dispatches", "pending_tries", "prefill_chunk", "decisions_kept"):
+            _require(getattr(self, name) >= 1, name, "must be at least 1")
+        for name in (
+            *("max_pending_s", "pending_deadline_s", "first_token_deadline_s", "lease_s", "view_stale_s"),
+            *("step_stuck_s", "retry_after_s", "aged_after"),
+        ):
+            _require(getattr(self, name) > 0.0, name, "must be positive")
+        _require(self.view_dead_s >= self.view_stale_s, "view_dead_s", "must be at least view_stale_s")
+        _require(0.0 < self.best_effort_share <= 1.0, "best_effort_share", "must be above 0 and at most 1")
+        for name in ("slack_quantile", "output_reserve_quantile"):
+            _require(0.0 <= getattr(self, name) <= 1.0, name, "must be between 0 and 1")

@@ -1,0 +1,206 @@
+"""Placement over the fleet as a pure function of events and time: which replica takes which request, and when.
+
+`ClusterCore.handle(event, now)` takes past-tense events and returns imperative actions; it has no clock, does no I/O
+and draws no random number, so the router and the simulator run this very code.
+
+A request ends exactly once: with `RequestEnded` (the router says so), with `RefuseRequest` (this core says so), or
+with `ClientLeft`. Whatever comes later for the same id only completes its line in `decisions()`.
+"""
+
+from __future__ import annotations
+
+from contracts.cluster_io import (
+    ClientLeft,
+    ClientRequestArrived,
+    ClusterAction,
+    ClusterEvent,
+    FirstTokenSent,
+    PrefillFinished,
+    ReplicaJoined,
+    ReplicaLost,
+    RequestEnded,
+    RequestRefused,
+    TimePassed,
+    ViewReported,
+)
+from contracts.errors import DeadlineExceeded, InvalidRequest, InvalidTransition, Overloaded, Unavailable, error_from
+from contracts.plan import Decision
+from scheduling.cluster_leases import renew_leases
+from scheduling.cluster_placement import Placement
+from scheduling.cluster_requests import RequestStatus
+from scheduling.cluster_snapshot import ClusterSnapshot, take_snapshot
+from scheduling.config import ClusterCoreConfig
+
+NO_REPLICA = "no live replica takes requests"
+PASSING = frozenset({Overloaded.status, Unavailable.status})
+"""Refusals by a replica that another one, or the same one later, may not repeat."""
+
+
+class ClusterCore:
+    """The cluster's decisions. One per router; `now` in seconds on one clock (going back counts as standing still)."""
+
+    def __init__(self, config: ClusterCoreConfig) -> None:
+        self.placement = Placement(config)
+
+    def handle(self, event: ClusterEvent, now: float) -> list[ClusterAction]:
+        """Take one event; returns what to do, in order. Raises `InvalidTransition` on an arrival whose id is in use.
+
+        Events about requests or replicas that are not (or no longer) known, or of an earlier process of a replica,
+        change nothing. After every event leases are renewed, and after all but arrivals the pending requests are tried.
+        """
+        place = self.placement
+        place.now = max(place.now, now)
+        place.actions = []
+        match event:
+            case FirstTokenSent(request_id):
+                self._first_token(request_id)
+            case PrefillFinished(request_id):
+                self._prefill_finished(request_id)
+            case ClientRequestArrived():
+                self._arrived(event)
+            case RequestRefused():
+                self._refused(event)
+            case RequestEnded():
+                self._ended(event)
+            case ClientLeft(request_id):
+                self._client_left(request_id)
+            case ReplicaJoined():
+                self._joined(event)
+            case ReplicaLost(replica_id, reason):
+                self._lost(replica_id, reason)
+            case ViewReported():
+                self._reported(event)
+            case TimePassed():
+                self._expire()
+        if not isinstance(event, ClientRequestArrived):
+            place.try_pending()
+        place.fleet.keep_pointer_open(place.now)
+        place.actions += renew_leases(place.fleet, place.now, place.config)
+        return place.actions
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """The last decisions, newest first, each with its prediction and, once there is one, its outcome."""
+        return self.placement.decisions.newest_first()
+
+    @property
+    def pending_count(self) -> int:
+        """Requests that wait for a replica."""
+        return len(self.placement.pending)
+
+    def ready(self, now: float) -> str | None:
+        """None when a request could be served, else why not."""
+        fleet = self.placement.fleet
+        if len(fleet) == 0:
+            return "no live replica"
+        reasons = [(record.replica_id, fleet.closed_reason(record, max(now, self.placement.now))) for record in fleet]
+        if any(reason is None for _, reason in reasons):
+            return None
+        return "; ".join(f"{replica_id}: {reason}" for replica_id, reason in reasons)
+
+    def snapshot(self, now: float) -> ClusterSnapshot:
+        """The fleet, the pending queue and the totals, for `/decisions` and metrics."""
+        return take_snapshot(self.placement, max(now, self.placement.now))
+
+    def _arrived(self, event: ClientRequestArrived) -> None:
+        place = self.placement
+        if event.request_id in place.requests:
+            raise InvalidTransition(f"request {event.request_id} arrived while it is {self._status(event.request_id)}")
+        record = place.admit(event)
+        if place.fleet.num_placeable == 0:
+            place.refuse(record, place.unavailable(NO_REPLICA))
+            return
+        too_large = place.too_large(record)
+        if too_large is not None:
+            place.refuse(record, InvalidRequest(too_large, param="prompt"))
+            return
+        place.place_or_pend(record)
+
+    def _first_token(self, request_id: str) -> None:
+        record = self.placement.requests.get(request_id)
+        if record is not None and record.status is RequestStatus.DISPATCHED:
+            record.move(RequestStatus.STREAMING, "first token")
+
+    def _prefill_finished(self, request_id: str) -> None:
+        record = self.placement.requests.get(request_id)
+        if record is not None and record.status is not RequestStatus.PENDING:
+            record.prefill_finished = True
+
+    def _refused(self, event: RequestRefused) -> None:
+        place = self.placement
+        record = place.requests.get(event.request_id)
+        if record is None or record.replica_id != event.replica_id:
+            return
+        record.refusals += 1
+        if record.asked.num_sequences > 1:
+            place.cancel(record)
+        final = record.status is RequestStatus.STREAMING or record.refusals > 1
+        if final or event.error.status not in PASSING:
+            place.refuse(record, error_from(event.error))
+        else:
+            place.place_anew(record, f"{event.replica_id} refused it: {event.error.message}", avoid=event.replica_id)
+
+    def _ended(self, event: RequestEnded) -> None:
+        place = self.placement
+        place.decisions.close(event.request_id, event.outcome)
+        record = place.requests.get(event.request_id)
+        if record is None:
+            return
+        place.counts["ended"] += 1
+        place.learn(record, event.outcome)
+        place.forget(record, "ended")
+
+    def _client_left(self, request_id: str) -> None:
+        place = self.placement
+        record = place.requests.get(request_id)
+        if record is None:
+            return
+        place.counts["cancelled"] += 1
+        place.cancel(record)
+        place.note_end(record, "499 the client left")
+        place.forget(record, "client left")
+
+    def _joined(self, event: ReplicaJoined) -> None:
+        """A new replica, a reconnect (same incarnation: its requests go on), or a new process under an old name."""
+        place = self.placement
+        known = place.fleet.get(event.identity.replica_id)
+        if known is not None and known.identity.incarnation == event.identity.incarnation:
+            known.identity = event.identity
+            place.view_came(known, event.view)
+            return
+        if known is not None:
+            place.fleet.drop(known.replica_id)
+        place.fleet.join(event.identity, event.view, place.now)
+        if known is not None:
+            place.wind_up(known, "its process was replaced")
+
+    def _lost(self, replica_id: str, reason: str) -> None:
+        known = self.placement.fleet.drop(replica_id)
+        if known is not None:
+            self.placement.wind_up(known, reason)
+            self._refuse_all_if_closed()
+
+    def _reported(self, event: ViewReported) -> None:
+        known = self.placement.fleet.get(event.view.replica_id)
+        if known is not None and known.identity.incarnation == event.view.incarnation:
+            self.placement.view_came(known, event.view)
+            self._refuse_all_if_closed()
+
+    def _refuse_all_if_closed(self) -> None:
+        """Without any replica left that takes requests, those that wait are told at once."""
+        if self.placement.fleet.num_placeable == 0:
+            for record in self.placement.pending:
+                self.placement.refuse(record, self.placement.unavailable(NO_REPLICA))
+
+    def _expire(self) -> None:
+        place = self.placement
+        for record in place.pending.expired(place.now):
+            waited_s = place.now - record.arrived_at
+            place.refuse(record, DeadlineExceeded(f"no replica could take the request within {waited_s:.1f} s"))
+        limit_s = place.config.first_token_deadline_s
+        for record in list(place.requests.values()):
+            if record.status is RequestStatus.DISPATCHED and place.now - record.arrived_at >= limit_s:
+                place.cancel(record)
+                place.refuse(record, DeadlineExceeded(f"no first token within {limit_s:.1f} s"))
+
+    def _status(self, request_id: str) -> str:
+        return str(self.placement.requests[request_id].status)

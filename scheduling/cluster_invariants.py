@@ -1,0 +1,73 @@
+"""What must hold in a cluster core after every event. Used by property tests and at the end of system tests."""
+
+from __future__ import annotations
+
+from contracts.phase import Role
+from scheduling.cluster_core import ClusterCore
+from scheduling.cluster_fleet import ReplicaRecord
+from scheduling.cluster_placement import Placement
+from scheduling.cluster_requests import RequestStatus
+
+
+def check_cluster_invariants(core: ClusterCore) -> None:
+    """Raises AssertionError, naming what is broken."""
+    place = core.placement
+    _check_requests(place)
+    for replica in place.fleet:
+        _check_replica(place, replica)
+    _check_pending(place)
+    _check_open_for_prefill(place)
+    ended = place.counts["refused"] + place.counts["cancelled"] + place.counts["ended"]
+    assert place.counts["arrived"] == len(place.requests) + ended, "a request was lost or answered twice"
+
+
+def assert_nothing_placed(core: ClusterCore) -> None:
+    """Raises AssertionError unless every request has ended and nothing of any is left."""
+    check_cluster_invariants(core)
+    place = core.placement
+    assert not place.requests, f"left: {sorted(place.requests)}"
+    assert core.pending_count == 0, "a request is still pending"
+    for replica in place.fleet:
+        assert not replica.placed, f"{replica.replica_id} still counts {sorted(replica.placed)}"
+
+
+def _check_requests(place: Placement) -> None:
+    waiting = {record.request_id for record in place.pending}
+    for request_id, record in place.requests.items():
+        assert record.request_id == request_id
+        assert record.status is not RequestStatus.ENDED, f"{request_id} has ended but is remembered"
+        assert record.dispatches <= place.config.max_dispatches, f"{request_id} was sent out too often"
+        if record.status is RequestStatus.PENDING:
+            assert request_id in waiting, f"{request_id} is pending but not queued"
+            assert record.replica_id is None, f"{request_id} is pending on a replica"
+        else:
+            assert request_id not in waiting, f"{request_id} is queued and placed"
+            replica = place.fleet.get(record.replica_id)
+            assert replica is not None, f"{request_id} is on a replica that is gone"
+            assert replica.placed.get(request_id) is record, f"{request_id} is not on its replica's account"
+
+
+def _check_replica(place: Placement, replica: ReplicaRecord) -> None:
+    name = replica.replica_id
+    assert replica.backlog_s >= 0, f"{name}: negative backlog"
+    for request_id, record in replica.unacked.items():
+        assert replica.placed.get(request_id) is record, f"{name}: {request_id} unacked but not placed"
+        assert record.submit_index > replica.view.acked_submit_index, f"{name}: {request_id} counted twice"
+    for request_id, record in replica.placed.items():
+        assert place.requests.get(request_id) is record, f"{name}: {request_id} ended but still counted"
+        assert 0 < record.submit_index <= replica.last_submit_index, f"{name}: submit index out of range"
+
+
+def _check_pending(place: Placement) -> None:
+    config, count = place.config, len(place.pending)
+    assert count <= config.max_pending, f"{count} pending requests"
+    assert count <= 1 or place.pending.prefill_s <= config.max_pending_s + 1e-9, "too much prefill pending"
+
+
+def _check_open_for_prefill(place: Placement) -> None:
+    """One alternating replica is open for prefill whenever any could be."""
+    ring = [record for record in place.fleet if record.view.role is Role.ALTERNATING]
+    open_now = [record for record in ring if place.fleet.closed_reason(record, place.now) is None]
+    pointer = place.fleet.get(place.fleet.pointer)
+    if open_now:
+        assert pointer in open_now, f"the pointer stands on {place.fleet.pointer}, which takes no work"

@@ -1,0 +1,126 @@
+"""The phased plan: rolling activation over alternating replicas (EcoServe, OSDI'26; design §6).
+
+Replicas are tried in cyclic order, starting with the one that took the last request. The first that passes takes
+the request. A replica passes when
+
+1. it is open (live, fresh view, not draining), has a free sequence slot and the KV blocks, output reserve included;
+2. backlog of its window + this prompt <= what is left of the TTFT target, the time already waited counted;
+3. the window so prolonged ends within the TTFT target of its earliest member (the switch wait counts into TTFT);
+4. backlog + this prompt <= what the slack rule allows to take from the running streams;
+5. the decode step with the new sequences stays within the TPOT target, if the target is reachable at all.
+
+An idle replica passes whenever the prompt fits its memory: nothing is gained by waiting.
+
+Low load: the published rule keeps sending to the current replica while slack lasts and so interrupts its streams
+although others stand idle, which makes attainment dip at low rates. Here an idle replica is preferred when its
+predicted TTFT is less than the current one's plus the slack that its running streams would spend on this prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from contracts.phase import Layout
+from contracts.plan import Plan, Prediction
+from scheduling.config import ClusterCoreConfig
+from scheduling.plan_inputs import Ask, Candidate, Load
+from scheduling.plan_predict import (
+    alone_step_s,
+    blocks_needed,
+    decode_step_s,
+    meets_targets,
+    phased_ttft_s,
+    prompt_prefill_s,
+)
+
+REASONS_SHOWN = 4
+
+
+def plan_phased(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> Candidate | str:
+    """The candidate of the first replica of `ring` that passes (see the module), or why none does.
+
+    `ring` holds the alternating replicas in cyclic order, the one that took the last request first.
+    """
+    if not ring:
+        return "no alternating replica"
+    objections: list[str] = []
+    for position, load in enumerate(ring):
+        why_not = objection(ask, load, config)
+        if why_not is None:
+            return _prefer_idle(ask, ring[position:], config)
+        objections.append(f"{load.replica_id}: {why_not}")
+    more = f"; {len(objections) - REASONS_SHOWN} more" if len(objections) > REASONS_SHOWN else ""
+    return "; ".join(objections[:REASONS_SHOWN]) + more
+
+
+def objection(ask: Ask, load: Load, config: ClusterCoreConfig) -> str | None:
+    """Why `load` does not pass for `ask`, in one clause with the numbers, or None."""
+    no_room = room_objection(ask, load)
+    if no_room is not None or load.idle:
+        return no_room
+    if load.running + load.waiting + ask.num_sequences > load.max_running:
+        return f"{load.running + load.waiting} of {load.max_running} sequence slots taken"
+    prefill_s = prompt_prefill_s(load.cost, ask.prompt_tokens, config.prefill_chunk)
+    window_s = load.backlog_s + prefill_s
+    ttft_s = phased_ttft_s(ask, load, prefill_s)
+    if ttft_s > ask.slo.ttft_s:
+        return f"predicted TTFT {ttft_s:.3f} s over {ask.slo.ttft_s:.3f} s"
+    if load.window_left_s is not None and window_s > load.window_left_s:
+        return f"window {window_s:.3f} s over {load.window_left_s:.3f} s left to its first member"
+    if load.slack_s is not None and window_s > load.slack_s:
+        return f"window {window_s:.3f} s over slack {load.slack_s:.3f} s ({config.slack_rule})"
+    step_s = decode_step_s(ask, load)
+    if step_s > ask.slo.tpot_s >= alone_step_s(ask, load):
+        return f"decode step {step_s:.3f} s over TPOT target {ask.slo.tpot_s:.3f} s"
+    return None
+
+
+def room_objection(ask: Ask, load: Load) -> str | None:
+    """Why the request has no place on `load` whatever its targets: closed, no waiting room, no memory. Else None."""
+    if load.closed is not None:
+        return load.closed
+    if load.waiting + ask.num_sequences > load.max_waiting:
+        return f"{load.waiting} waiting of {load.max_waiting}"
+    needed = blocks_needed(ask, load.block_size)
+    if needed > load.free_blocks and not (load.idle and prompt_fits(ask, load)):
+        return f"{needed} KV blocks needed, {load.free_blocks} free"
+    return None
+
+
+def prompt_fits(ask: Ask, load: Load) -> bool:
+    """Whether prompt and first output token fit the whole cache of the replica."""
+    return ask.prompt_tokens + 1 <= load.num_blocks * load.block_size
+
+
+def phased_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Candidate:
+    """The phased plan on one replica, with its prediction and cost, whether or not it passes."""
+    prefill_s = prompt_prefill_s(load.cost, ask.prompt_tokens, config.prefill_chunk)
+    ttft_s = phased_ttft_s(ask, load, prefill_s)
+    tpot_s = decode_step_s(ask, load)
+    window_s = load.backlog_s + prefill_s
+    harm_s = max(0.0, window_s - load.tightest_slack_s) if load.tightest_slack_s is not None else 0.0
+    slack = "no running stream" if load.slack_s is None else f"slack {load.slack_s:.3f} s ({config.slack_rule})"
+    plan = Plan(
+        layout=Layout.PHASED,
+        replica_id=load.replica_id,
+        prediction=Prediction(ttft_s=ttft_s, switch_wait_s=0.0, tpot_s=tpot_s, harm_s=harm_s),
+        reason=f"phased on {load.replica_id}: waited {ask.waited_s:.3f} s + backlog {load.backlog_s:.3f} s + prompt "
+        f"{prefill_s:.3f} s within TTFT {ask.slo.ttft_s:.3f} s, {slack}",
+    )
+    meets = meets_targets(ask, load, ttft_s, tpot_s)
+    cost_s = prefill_s * (1 + load.running)
+    return Candidate(plan=plan, cost_s=cost_s, prefill_s=prefill_s, meets=meets, idle=load.idle)
+
+
+def _prefer_idle(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> Candidate:
+    """The first of `ring`, which passes, or an idle one that costs TTFT and slack together less."""
+    current = phased_candidate(ask, ring[0], config)
+    if ring[0].running == 0:
+        return current
+    score = current.plan.prediction.ttft_s + current.prefill_s
+    for load in ring[1:]:
+        if load.idle and objection(ask, load, config) is None:
+            idle = phased_candidate(ask, load, config)
+            if idle.plan.prediction.ttft_s < score:
+                return idle
+    return current

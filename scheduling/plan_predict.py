@@ -1,0 +1,87 @@
+"""What a placement would cost in time and KV blocks, predicted from a replica's own step-cost coefficients."""
+
+from __future__ import annotations
+
+from contracts.views import StepCost
+from scheduling.plan_inputs import Ask, Load
+from scheduling.step_cost import predict_prefill_s, predict_step_s
+
+MIN_CHUNKED_SHARE = 0.05
+"""Share of a mixed replica's time that prefill gets even when the token budget leaves no room (overdue prompts)."""
+
+
+def prompt_prefill_s(cost: StepCost, prompt_tokens: int, prefill_chunk: int) -> float:
+    """Seconds to prefill one prompt alone, with the predictor's margin, no prefix cached."""
+    return predict_prefill_s(cost, past=0, tokens=prompt_tokens, chunk=prefill_chunk) + cost.margin_s
+
+
+def request_prefill_s(cost: StepCost, prompt_tokens: int, num_sequences: int, prefill_chunk: int) -> float:
+    """Seconds to prefill all sequences of a request, counted without sharing: a view corrects it soon."""
+    return num_sequences * prompt_prefill_s(cost, prompt_tokens, prefill_chunk)
+
+
+def blocks_needed(ask: Ask, block_size: int) -> int:
+    """KV blocks of a request: the prompt once (its full blocks are shared), then each sequence's own output."""
+    prompt_blocks = -(-ask.prompt_tokens // block_size)
+    return prompt_blocks + ask.num_sequences * -(-ask.reserve_tokens // block_size)
+
+
+def decode_step_s(ask: Ask, load: Load) -> float:
+    """Predicted decode step once the request's sequences have joined the running streams."""
+    if load.running == 0:
+        context = ask.num_sequences * ask.prompt_tokens
+        return predict_step_s(load.cost, decodes=ask.num_sequences, decode_context=context)
+    cost = load.cost
+    per_sequence = cost.a1 + cost.b3 + cost.b2 * ask.prompt_tokens
+    return load.decode_step_s + ask.num_sequences * per_sequence
+
+
+def alone_step_s(ask: Ask, load: Load) -> float:
+    """Predicted decode step of the request's sequences with nothing beside them: no placement can be faster."""
+    context = ask.num_sequences * ask.prompt_tokens
+    return predict_step_s(load.cost, decodes=ask.num_sequences, decode_context=context)
+
+
+def meets_targets(ask: Ask, load: Load, ttft_s: float, tpot_s: float) -> bool:
+    """Whether both targets are predicted to be met. A TPOT target that no batch could meet here does not count."""
+    return ttft_s <= ask.slo.ttft_s and (tpot_s <= ask.slo.tpot_s or alone_step_s(ask, load) > ask.slo.tpot_s)
+
+
+def phased_ttft_s(ask: Ask, load: Load, prefill_s: float) -> float:
+    """TTFT from arrival on an alternating replica: waited, step in flight, backlog, own prefill."""
+    step_in_flight = load.decode_step_s if load.running and not load.backlog_s else 0.0
+    return ask.waited_s + step_in_flight + load.backlog_s + prefill_s
+
+
+def chunked_ttft_s(ask: Ask, load: Load, prefill_s: float, prefill_chunk: int) -> float:
+    """TTFT from arrival on a mixed replica under the deadline budget (design §5).
+
+    Prefill first spends the slack of the tightest stream at full speed. After that each step may last one TPOT
+    target, of which the decode rows take their part and the largest chunk that fits gets the rest.
+    """
+    work = load.backlog_s + prefill_s
+    if load.running == 0:
+        return ask.waited_s + work
+    free = max(0.0, load.tightest_slack_s or 0.0)
+    if work <= free:
+        return ask.waited_s + load.decode_step_s + work
+    step_s = ask.slo.tpot_s - load.cost.margin_s
+    chunk = largest_chunk(load, step_s, prefill_chunk)
+    share = MIN_CHUNKED_SHARE
+    if chunk > 0:
+        with_chunk = load.decode_step_s + chunk * load.cost.a1 + chunk * chunk * load.cost.b1
+        share = max(share, 1.0 - load.decode_step_s / with_chunk) if with_chunk > 0 else 1.0
+    return ask.waited_s + load.decode_step_s + free + (work - free) / share
+
+
+def largest_chunk(load: Load, step_s: float, prefill_chunk: int) -> int:
+    """Most prompt tokens whose step beside the running streams lasts at most `step_s` (binary search, T monotone)."""
+    low, high = 0, prefill_chunk
+    while low < high:
+        middle = (low + high + 1) // 2
+        lasts = load.decode_step_s + middle * load.cost.a1 + middle * middle * load.cost.b1
+        if lasts <= step_s:
+            low = middle
+        else:
+            high = middle - 1
+    return low
