@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts.batch import SequenceStart
+from engine.sampling.stream import mix64
 
 Words = npt.NDArray[np.uint64]
 
@@ -45,9 +46,13 @@ class FakeHistory:
         position = len(self.tokens)
         if position == len(self.words):
             self.words = np.concatenate([self.words, np.zeros(max(64, position), dtype=np.uint64)])
-        before = self.words[position - 1 : position] if position else np.zeros(1, dtype=np.uint64)
-        self.words[position : position + 1] = before + token_words((token_id,), position)
+        self.words[position] = next_word(int(self.words[position - 1]) if position else 0, token_id, position)
         self.tokens.append(token_id)
+
+
+def next_word(word: int, token_id: int, position: int) -> int:
+    """The word of `token_id` at `position`, after the word of the position before it (0 at the start)."""
+    return (word + mix64((position << 32) + token_id + 1)) & 0xFFFF_FFFF_FFFF_FFFF
 
 
 def token_words(token_ids: tuple[int, ...], start: int) -> Words:
