@@ -28,6 +28,7 @@ from engine.fake_history import FakeHistory, Words, mix_words, next_word, token_
 from engine.sampling.stream import mix64
 
 MAX_FAULTS = 100
+MAX_TRIES = 1000
 
 
 def fake_spec(
@@ -240,9 +241,12 @@ class FakeEngine:
         if may_stop and self._eos_every and mix64(word + 1) % self._eos_every == 0:
             return eos[0]
         avoided = eos if may_stop else eos + sampling.stop_token_ids
-        while (token_id := self._token_ids[word % len(self._token_ids)]) in avoided:
+        for _ in range(MAX_TRIES):
+            token_id = self._token_ids[word % len(self._token_ids)]
+            if token_id not in avoided:
+                return token_id
             word = mix64(word + 2)
-        return token_id
+        raise EngineFailure("min_tokens bans nearly every token that the fake engine may give")
 
     def _note_fault(self, chunk: Chunk, history: FakeHistory, context: Words) -> None:
         if len(self.faults) >= MAX_FAULTS:
