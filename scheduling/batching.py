@@ -1,0 +1,98 @@
+"""Turns a decision into a batch: which chunks run next, as one complete value."""
+
+from __future__ import annotations
+
+from contracts.batch import Batch, Chunk, SequenceStart
+from contracts.phase import Phase, Role
+from scheduling.phases import decode_shape, mixed_grants, separate_grants
+from scheduling.preemption import make_room_for_decodes
+from scheduling.prefill_picks import PrefillGrant, PrefillPicker
+from scheduling.replica_state import ReplicaState, StepInFlight
+from scheduling.sequence import Sequence
+from scheduling.step_shape import StepShape
+
+
+def next_step(state: ReplicaState, now: float) -> StepInFlight | None:
+    """The next step, or None when nothing can run."""
+    if not state.sequences:
+        return None
+    if state.role is Role.MIXED:
+        return _mixed_step(state, now)
+    step = _prefill_step(state, now)
+    if step is None and state.decoding:
+        make_room_for_decodes(state, now)
+        # Decodes may all have been preempted in favour of prompts that hold the blocks; those run now.
+        step = _step(state, _start_decodes(state, now), None, now) if state.decoding else _prefill_step(state, now)
+    return step
+
+
+def _prefill_step(state: ReplicaState, now: float) -> StepInFlight | None:
+    for grant in separate_grants(state, now):
+        picker = PrefillPicker(state, grant, StepShape())
+        picker.fill(now)
+        if picker.picks:
+            return _step(state, [], (grant, picker), now)
+    return None
+
+
+def _mixed_step(state: ReplicaState, now: float) -> StepInFlight | None:
+    make_room_for_decodes(state, now)
+    decodes = _start_decodes(state, now)
+    shape = decode_shape(state)
+    for grant in mixed_grants(state, shape, now):
+        picker = PrefillPicker(state, grant, shape)
+        picker.fill(now)
+        if picker.picks:
+            return _step(state, decodes, (grant, picker), now)
+    return _step(state, decodes, None, now) if decodes else None
+
+
+def _start_decodes(state: ReplicaState, now: float) -> list[Sequence]:
+    decodes = list(state.decoding.values())
+    for sequence in decodes:
+        if sequence.first_decode_at is None:
+            sequence.start_clock(now)
+    return decodes
+
+
+def _step(
+    state: ReplicaState,
+    decodes: list[Sequence],
+    prefill: tuple[PrefillGrant, PrefillPicker] | None,
+    now: float,
+) -> StepInFlight:
+    """One step from decoding sequences (one token each) and picked prefill chunks."""
+    sequences = list(decodes)
+    chunks = [Chunk(s.request_id, s.last_token, s.num_computed, s.table, True) for s in decodes]
+    started: list[SequenceStart] = []
+    overdraft = None
+    if prefill is None:
+        shape, phase = decode_shape(state), Phase.DECODE
+    else:
+        grant, picker = prefill
+        shape, phase = picker.shape, Phase.MIXED if decodes else Phase.PREFILL
+        overdraft = grant.overdraft_over_s
+        for sequence, tokens in picker.picks:
+            sequences.append(sequence)
+            chunks.append(_prefill_chunk(sequence, tokens))
+            if not sequence.announced:
+                started.append(state.announce(sequence))
+    batch = Batch(
+        step_index=state.next_step_index,
+        phase=phase,
+        chunks=tuple(chunks),
+        started=tuple(started),
+        ended=tuple(state.forgotten),
+    )
+    state.forgotten = []
+    state.next_step_index += 1
+    state.clock.phase = phase
+    return StepInFlight(batch, sequences, shape, now, overdraft)
+
+
+def _prefill_chunk(sequence: Sequence, tokens: int) -> Chunk:
+    start = sequence.num_computed
+    end = start + tokens
+    token_ids = tuple(sequence.tokens[start:end])
+    reports = sequence.logprobs_left and end >= sequence.logprobs_from and start < sequence.num_prompt - 1
+    return Chunk(sequence.request_id, token_ids, start, sequence.table, end == len(sequence.tokens), reports)

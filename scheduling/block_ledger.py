@@ -1,0 +1,124 @@
+"""KV blocks of one replica: reference counts, a free list, and a hash-chained prefix cache with LRU eviction.
+
+Promise: a block with a reference is never evicted or handed out. Free and used blocks always add up to the total;
+a cached block that nobody refers to counts as free.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence as Seq
+from hashlib import blake2b
+
+ROOT_HASH = b"\0" * 16
+
+
+def chain_hash(parent: bytes, token_ids: Seq[int]) -> bytes:
+    """128-bit name of a full block: its tokens and everything before it. The same on every machine and run."""
+    return blake2b(parent + struct.pack(f"<{len(token_ids)}I", *token_ids), digest_size=16).digest()
+
+
+def extend_hashes(hashes: list[bytes], token_ids: Seq[int], num_tokens: int, block_size: int) -> None:
+    """Append the hashes of the full blocks of `token_ids[:num_tokens]` that are not in `hashes` yet, in place."""
+    parent = hashes[-1] if hashes else ROOT_HASH
+    for index in range(len(hashes), num_tokens // block_size):
+        parent = chain_hash(parent, token_ids[index * block_size : (index + 1) * block_size])
+        hashes.append(parent)
+
+
+class BlockLedger:
+    """Who holds which block. Ids are `0 .. num_blocks - 1`."""
+
+    __slots__ = ("_block_of", "_evictable", "_free", "_hash_of", "_references", "caching", "num_blocks")
+
+    def __init__(self, num_blocks: int, *, caching: bool = True) -> None:
+        self.num_blocks = num_blocks
+        self.caching = caching
+        self._references = [0] * num_blocks
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._hash_of: dict[int, bytes] = {}
+        self._block_of: dict[bytes, int] = {}
+        self._evictable: dict[int, None] = {}  # insertion order is the order of last use
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that could be allocated now, cached ones included."""
+        return len(self._free) + len(self._evictable)
+
+    def references(self, block: int) -> int:
+        """How many sequences hold the block."""
+        return self._references[block]
+
+    def is_cached(self, block_hash: bytes) -> bool:
+        """Whether a block with this content exists."""
+        return block_hash in self._block_of
+
+    def allocate(self, count: int) -> list[int]:
+        """Take `count` fresh blocks, evicting the least recently used cached ones if need be.
+
+        The caller has checked `num_free`; asking for more is our own bug.
+        """
+        assert count <= self.num_free, f"{count} blocks asked, {self.num_free} free"
+        blocks = []
+        for _ in range(count):
+            block = self._free.pop() if self._free else self._evict()
+            self._references[block] = 1
+            blocks.append(block)
+        return blocks
+
+    def match(self, hashes: Seq[bytes], limit: int) -> list[int]:
+        """The cached blocks of the longest prefix of `hashes[:limit]`. Holds nothing: see `acquire`."""
+        blocks: list[int] = []
+        for index in range(min(limit, len(hashes))):
+            block = self._block_of.get(hashes[index])
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def num_unreferenced(self, blocks: Seq[int]) -> int:
+        """How many of `blocks` count as free now, and would not after `acquire`."""
+        return sum(1 for block in blocks if self._references[block] == 0)
+
+    def acquire(self, blocks: Seq[int]) -> None:
+        """Hold blocks that `match` just returned: from now on they cannot be evicted."""
+        for block in blocks:
+            if self._references[block] == 0:
+                del self._evictable[block]
+            self._references[block] += 1
+
+    def register(self, block: int, block_hash: bytes) -> None:
+        """A held block is full and correct: let others find it. A second block of the same content stays private."""
+        assert self._references[block] > 0, f"block {block} is not held"
+        if self.caching and block_hash not in self._block_of and block not in self._hash_of:
+            self._hash_of[block] = block_hash
+            self._block_of[block_hash] = block
+
+    def release(self, blocks: Seq[int]) -> None:
+        """Give up one reference to each. The last block goes first, so that a chain is evicted from its end."""
+        for block in reversed(blocks):
+            left = self._references[block] - 1
+            assert left >= 0, f"block {block} was released twice"
+            self._references[block] = left
+            if left == 0:
+                if block in self._hash_of:
+                    self._evictable[block] = None
+                else:
+                    self._free.append(block)
+
+    def _evict(self) -> int:
+        block = next(iter(self._evictable))
+        del self._evictable[block]
+        del self._block_of[self._hash_of.pop(block)]
+        return block
+
+    def check(self) -> None:
+        """Everything that must hold inside the ledger. Raises `AssertionError`."""
+        used = {block for block, count in enumerate(self._references) if count > 0}
+        free = set(self._free)
+        evictable = set(self._evictable)
+        assert len(free) == len(self._free), "a block is in the free list twice"
+        assert len(free | evictable | used) == len(free) + len(evictable) + len(used), "a block is in two states"
+        assert len(free) + len(evictable) + len(used) == self.num_blocks, "a block is lost"
+        assert all(block in self._hash_of for block in evictable), "an evictable block has no name"
+        assert {b: h for h, b in self._block_of.items()} == self._hash_of, "the cache's two maps disagree"

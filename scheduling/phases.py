@@ -1,0 +1,122 @@
+"""When to prefill and for how long: the policy of each role, as grants for the next step, best first.
+
+Alternating (EcoServe's temporal disaggregation, with our bounds): decode until there is a lease, prefill while it holds
+and the slack of the running streams allows, go back to decode early when it does not. With nothing to decode no lease
+is needed: an idle device helps nobody. Overdue and preempted prompts need no lease either, and when slack never comes
+(streams that cannot keep their own target) they get a bounded share of the time as overdraft. So neither side starves.
+"""
+
+from __future__ import annotations
+
+import math
+
+from contracts.phase import Phase, Role
+from scheduling.prefill_picks import PrefillGrant, is_urgent
+from scheduling.replica_state import ReplicaState, StepInFlight
+from scheduling.slack import aggregate, slacks
+from scheduling.step_shape import StepShape
+from scheduling.token_budget import largest_chunk
+
+
+def decode_shape(state: ReplicaState) -> StepShape:
+    """The next pure decode step."""
+    shape = StepShape()
+    shape.add_decodes(len(state.decoding), sum(s.num_computed + 1 for s in state.decoding.values()))
+    return shape
+
+
+def separate_grants(state: ReplicaState, now: float) -> list[PrefillGrant]:
+    """What a replica whose steps hold one phase may prefill next; decode if none of it is used.
+
+    A prefill replica prefills whenever it can, a decode replica is an alternating one that never has a lease.
+    """
+    config, clock = state.config, state.clock
+    if not (state.waiting or state.prefilling):
+        return []
+    if not state.decoding or state.role is Role.PREFILL:
+        return [PrefillGrant(math.inf, config.max_chunk)]
+    leased = state.role is Role.ALTERNATING and clock.lease_until > now
+    urgent = _any_urgent(state, now)
+    if not (leased or urgent):
+        return []
+    grants = []
+    allowed = allowance_s(state, now)
+    then = decode_shape(state)
+    if allowed > 0.0:
+        # A switch should be worth it: enter for a whole prompt or a full chunk, stay for less.
+        worthwhile = config.min_chunk if clock.phase is Phase.PREFILL else config.max_chunk
+        grants.append(PrefillGrant(allowed, config.max_chunk, then, worthwhile, urgent_only=not leased))
+    if urgent and clock.decode_owed_s <= 0.0:
+        spare = max(0.0, allowed - state.predictor.predict_s(then))
+        grants.append(PrefillGrant(math.inf, config.max_chunk, urgent_only=True, overdraft_over_s=spare))
+    return grants
+
+
+def allowance_s(state: ReplicaState, now: float) -> float:
+    """How long running streams can do without their next token and still get what they were promised.
+
+    The least of: the slack rule over streams whose clock runs, the TTFT target of streams that wait for their first
+    decode step (the switch wait counts into TTFT, EcoServe §3.2), and what is left of `max_gap_s` since they last
+    had a decode step.
+    """
+    config, starved_since = state.config, state.clock.starved_since
+    allowed = config.max_gap_s if starved_since is None else starved_since + config.max_gap_s - now
+    clocks = slacks(state.decoding.values(), now)
+    if clocks:
+        allowed = min(allowed, aggregate(clocks, config.slack_rule, config.slack_quantile))
+    for stream in state.decoding.values():
+        left = stream.ttft_deadline - now
+        if stream.first_decode_at is None and left > 0.0:  # a target already missed protects nothing
+            allowed = min(allowed, left)
+    return allowed
+
+
+def mixed_grants(state: ReplicaState, decodes: StepShape, now: float) -> list[PrefillGrant]:
+    """What may be prefilled beside the decodes of a mixed step, whose shape is `decodes`."""
+    config = state.config
+    if not (state.waiting or state.prefilling):
+        return []
+    if config.budget == "fixed":
+        tokens = config.fixed_tokens - decodes.tokens
+        grants = [PrefillGrant(math.inf, tokens)] if tokens > 0 else []
+        spare = 0.0
+    elif decodes.tokens == 0:
+        return [PrefillGrant(math.inf, config.max_chunk)]
+    else:
+        due = min(s.deadline for s in state.decoding.values())  # clocks were started: this step decodes them
+        spare = min(config.max_gap_s, max(0.0, due - now))
+        grants = [PrefillGrant(spare, config.max_chunk, first_at_least=config.min_chunk)]
+    if _any_urgent(state, now):
+        grants.append(_mixed_overdraft(state, decodes, spare))
+    return grants
+
+
+def _mixed_overdraft(state: ReplicaState, decodes: StepShape, spare: float) -> PrefillGrant:
+    """Every mixed step decodes, so the overdraft is bounded per step: a share of its time, or `min_chunk`."""
+    config = state.config
+    cost = state.predictor.cost
+    allowed = decodes.predict_s(cost) / (1.0 - config.overdraft_share)
+    chunk = largest_chunk(
+        cost, decodes, past=0, limit=config.max_chunk, allowed_s=allowed, multiple=config.chunk_multiple
+    )
+    return PrefillGrant(math.inf, max(config.min_chunk, chunk), urgent_only=True, overdraft_over_s=spare)
+
+
+def note_step(state: ReplicaState, step: StepInFlight, duration_s: float, now: float) -> None:
+    """A step ended: keep the phase clock."""
+    clock, share = state.clock, state.config.overdraft_share
+    if step.overdraft_over_s is not None:
+        state.counters.overdraft_s += max(0.0, duration_s - step.overdraft_over_s)
+    if step.batch.phase is not Phase.PREFILL or not state.decoding:
+        clock.decode_owed_s = max(0.0, clock.decode_owed_s - duration_s) if state.decoding else 0.0
+        clock.starved_since = None
+        return
+    if step.overdraft_over_s is not None:
+        clock.decode_owed_s += max(duration_s, 0.0) * (1.0 - share) / share
+    if clock.starved_since is None:
+        had_streams = any(s.first_decode_at is not None for s in state.decoding.values())
+        clock.starved_since = step.started_at if had_streams else now
+
+
+def _any_urgent(state: ReplicaState, now: float) -> bool:
+    return any(is_urgent(state, s, now) for s in (*state.prefilling.values(), *state.waiting.values()))

@@ -1,0 +1,60 @@
+"""In which order prompts are prefilled: Moore-Hodgson by TTFT deadline, within priority raised by age.
+
+Moore-Hodgson (as in Prism, OSDI'26, Algorithm 2) maximises the number of first tokens that are on time: take prompts
+in deadline order; whenever the last one taken would be late, drop the longest taken so far. Dropped prompts follow the
+others and stay queued; ageing raises them by one priority level each `aged_after` TTFT targets, so none starves.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence as Seq
+
+from scheduling.config import ReplicaCoreConfig
+from scheduling.sequence import Sequence, Status
+
+
+def moore_hodgson(jobs: Seq[tuple[float, float]], start: float) -> tuple[list[int], list[int]]:
+    """Indices of `(deadline, duration_s)` jobs that can be on time, in deadline order, and of the dropped, likewise."""
+    order = sorted(range(len(jobs)), key=lambda index: (jobs[index][0], index))
+    longest: list[tuple[float, int]] = []
+    dropped: set[int] = set()
+    end = start
+    for index in order:
+        deadline, duration = jobs[index]
+        end += duration
+        heapq.heappush(longest, (-duration, index))
+        if end > deadline:
+            minus_duration, victim = heapq.heappop(longest)
+            end += minus_duration
+            dropped.add(victim)
+    return [i for i in order if i not in dropped], [i for i in order if i in dropped]
+
+
+def level_of(sequence: Sequence, config: ReplicaCoreConfig, now: float) -> int:
+    """Effective priority: the request's own, plus one for every `aged_after` TTFT targets it has waited."""
+    return sequence.request.priority + int(
+        sequence.age_s(now) / (config.aged_after * max(sequence.request.slo.ttft_s, 1e-3))
+    )
+
+
+def order_prompts(
+    prompts: Seq[Sequence], durations_s: Seq[float], config: ReplicaCoreConfig, now: float
+) -> list[Sequence]:
+    """The order of service: preempted ones (oldest first), then level by level Moore-Hodgson."""
+    if len(prompts) == 1:
+        return list(prompts)
+    ordered = [s for s in prompts if s.status is Status.PREEMPTED]
+    ordered.sort(key=lambda s: (-s.request.priority, s.arrived_at))
+    levels: dict[int, list[int]] = {}
+    for index, sequence in enumerate(prompts):
+        if sequence.status is not Status.PREEMPTED:
+            levels.setdefault(level_of(sequence, config, now), []).append(index)
+    start = now
+    for level in sorted(levels, reverse=True):
+        members = levels[level]
+        jobs = [(prompts[i].ttft_deadline, durations_s[i]) for i in members]
+        on_time, dropped = moore_hodgson(jobs, start)
+        ordered += [prompts[members[i]] for i in on_time + dropped]
+        start += sum(durations_s[i] for i in members)
+    return ordered

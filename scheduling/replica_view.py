@@ -1,0 +1,42 @@
+"""What one replica tells the fleet about itself. Durations only."""
+
+from __future__ import annotations
+
+from contracts.views import SLACK_QUANTILES, ReplicaView
+from scheduling.admission import backlog_s
+from scheduling.phases import decode_shape
+from scheduling.replica_state import ReplicaState
+from scheduling.slack import lower_quantile, slacks
+
+
+def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) -> ReplicaView:
+    """A snapshot. Slack counts only streams whose clock runs; quantiles are rounded down to values that occur."""
+    ordered = slacks(state.decoding.values(), now)
+    waiting = state.waiting.values()
+    return ReplicaView(
+        replica_id=replica_id,
+        incarnation=incarnation,
+        role=state.role,
+        phase=state.clock.phase,
+        draining=state.draining,
+        lease_left_s=max(0.0, state.clock.lease_until - now),
+        waiting=len(state.waiting),
+        waiting_tokens=state.waiting_tokens,
+        oldest_waiting_s=max((s.age_s(now) for s in waiting), default=0.0),
+        backlog_s=backlog_s(state),
+        running=state.num_running,
+        slack_quantiles_s=tuple(lower_quantile(ordered, q) for q in SLACK_QUANTILES) if ordered else (),
+        slack_mean_s=sum(ordered) / len(ordered) if ordered else 0.0,
+        decode_step_s=state.predictor.predict_s(decode_shape(state)),
+        free_blocks=state.ledger.num_free,
+        num_blocks=state.ledger.num_blocks,
+        block_size=state.layout.block_size,
+        cost=state.predictor.cost,
+        acked_submit_index=state.acked_submit_index,
+        steps_done=state.counters.steps_done,
+        step_age_s=0.0 if state.in_flight is None else now - state.in_flight.started_at,
+        preemptions=state.counters.preemptions,
+        overdraft_s=state.counters.overdraft_s,
+        prefix_hit_tokens=state.counters.prefix_hit_tokens,
+        prefix_query_tokens=state.counters.prefix_query_tokens,
+    )

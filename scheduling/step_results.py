@@ -1,0 +1,144 @@
+"""What a finished step means for each sequence that took part: new tokens, ends, blocks for the prefix cache."""
+
+from __future__ import annotations
+
+from contracts.batch import PromptLogprobs, SampledToken, StepResult
+from contracts.errors import Cancelled, EngineFailure, PhaseServeError
+from contracts.replica_io import SequenceOutput
+from contracts.request import FinishReason
+from scheduling.block_ledger import extend_hashes
+from scheduling.replica_state import ReplicaState, StepInFlight
+from scheduling.sequence import Sequence, Status
+
+
+def apply_result(state: ReplicaState, step: StepInFlight, result: StepResult, now: float) -> list[SequenceOutput]:
+    """All outputs of the step, in the order of its chunks."""
+    sampled = {token.sequence_id: token for token in result.sampled}
+    failed = dict(result.failed)
+    reported = {entry.sequence_id: entry for entry in result.prompt_logprobs}
+    outputs: list[SequenceOutput] = []
+    block_size = state.layout.block_size
+    caching = state.ledger.caching
+    for sequence, chunk in zip(step.sequences, step.batch.chunks, strict=True):
+        request_id = sequence.request_id
+        if sequence.status is Status.ENDING:
+            state.settle(sequence, now)
+            continue
+        if request_id in failed:
+            outputs.append(fail(state, sequence, failed[request_id], now))
+            continue
+        before = sequence.num_computed
+        sequence.num_computed = after = before + len(chunk.token_ids)
+        if caching and after // block_size > before // block_size:
+            _offer_to_cache(state, sequence, before, after)
+        report = _fresh_logprobs(sequence, reported.get(request_id)) if sequence.logprobs_left else ()
+        if chunk.samples:
+            token = sampled.get(request_id)
+            if token is None:
+                outputs.append(fail(state, sequence, "the engine returned no token", now))
+            else:
+                outputs.append(_take_token(state, sequence, token, report, now))
+        elif report:
+            outputs.append(SequenceOutput(request_id=request_id, prompt_logprobs=report))
+    return outputs
+
+
+def fail_step(state: ReplicaState, step: StepInFlight, reason: str, now: float) -> list[SequenceOutput]:
+    """The whole step raised: every sequence of its batch fails, nothing it wrote is cached."""
+    outputs = []
+    for sequence in step.sequences:
+        if sequence.status is Status.ENDING:
+            state.settle(sequence, now)
+        else:
+            outputs.append(fail(state, sequence, reason, now))
+    return outputs
+
+
+def fail(state: ReplicaState, sequence: Sequence, reason: str, now: float) -> SequenceOutput:
+    """End one sequence with an engine failure. No step that it is in may be running."""
+    return _end(state, sequence, FinishReason.ERROR, EngineFailure(reason), now, still_computing=False)
+
+
+def cancel(state: ReplicaState, sequence: Sequence, now: float) -> SequenceOutput:
+    """End one sequence because nobody waits for it; its blocks stay held while the step in flight may write to them."""
+    step = state.in_flight
+    still_computing = step is not None and any(other is sequence for other in step.sequences)
+    error = Cancelled("the client is gone")
+    return _end(state, sequence, FinishReason.CANCELLED, error, now, still_computing=still_computing)
+
+
+def _end(
+    state: ReplicaState,
+    sequence: Sequence,
+    finish: FinishReason,
+    error: PhaseServeError,
+    now: float,
+    *,
+    still_computing: bool,
+) -> SequenceOutput:
+    usage = sequence.usage(now)
+    state.end(sequence, now, still_computing=still_computing)
+    return SequenceOutput(request_id=sequence.request_id, finish=finish, error=error.info(), usage=usage)
+
+
+def _take_token(
+    state: ReplicaState,
+    sequence: Sequence,
+    sampled: SampledToken,
+    report: tuple[PromptLogprobs, ...],
+    now: float,
+) -> SequenceOutput:
+    token = sampled.token_id
+    sequence.tokens.append(token)
+    sequence.last_token = token_ids = (token,)
+    sequence.tokens_sent += 1
+    sequence.deadline += sequence.tpot_s  # stays infinite until the clock starts
+    if sequence.status is Status.PREFILLING:
+        state.start_decode(sequence, now)
+        if sequence.first_token_at is None:
+            sequence.first_token_at = now
+    num_output = len(sequence.tokens) - sequence.num_prompt
+    stopped = token in sequence.stop_tokens and num_output >= sequence.request.sampling.min_tokens
+    logprobs = () if sampled.logprobs is None else (sampled.logprobs,)
+    if not stopped and num_output < sequence.max_output:
+        if not (logprobs or report):
+            return SequenceOutput(request_id=sequence.request_id, token_ids=token_ids)
+        return SequenceOutput(
+            request_id=sequence.request_id, token_ids=token_ids, logprobs=logprobs, prompt_logprobs=report
+        )
+    usage = sequence.usage(now)
+    state.lengths.observe(num_output)
+    state.end(sequence, now, still_computing=False)
+    return SequenceOutput(
+        request_id=sequence.request_id,
+        token_ids=token_ids,
+        logprobs=logprobs,
+        prompt_logprobs=report,
+        finish=FinishReason.STOP if stopped else FinishReason.LENGTH,
+        stop_token_id=token if stopped else None,
+        usage=usage,
+    )
+
+
+def _offer_to_cache(state: ReplicaState, sequence: Sequence, before: int, after: int) -> None:
+    """Blocks that became full in this step hold correct KV now: name them, so that others can share them."""
+    block_size = state.layout.block_size
+    extend_hashes(sequence.hashes, sequence.tokens, after, block_size)
+    for index in range(before // block_size, after // block_size):
+        block_hash = sequence.hashes[index]
+        state.ledger.register(sequence.blocks[index], block_hash)
+        if state.computing.get(block_hash) is sequence:
+            del state.computing[block_hash]
+
+
+def _fresh_logprobs(sequence: Sequence, entry: PromptLogprobs | None) -> tuple[PromptLogprobs, ...]:
+    """What was not reported before: a preempted prompt is computed, and reports, twice."""
+    if entry is None:
+        return ()
+    skip = max(0, sequence.logprobs_from - entry.first)
+    end = entry.first + len(entry.entries)
+    if end <= sequence.logprobs_from:
+        return ()
+    sequence.logprobs_from = end
+    sequence.logprobs_left = end < sequence.num_prompt
+    return (PromptLogprobs(entry.sequence_id, entry.first + skip, entry.entries[skip:]),)

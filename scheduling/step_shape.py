@@ -1,0 +1,67 @@
+"""The shape of a step as sums: all that the cost model needs to know about a batch (design §5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from contracts.views import StepCost
+
+NUM_TERMS = 6
+
+
+@dataclass(slots=True)
+class StepShape:
+    """Sums over the chunks of one step: tokens, past x chunk, chunk squared, decode context (tokens), decode rows."""
+
+    tokens: int = 0
+    past_chunk: int = 0
+    chunk_sq: int = 0
+    decode_context: int = 0
+    decodes: int = 0
+
+    def add_prefill(self, past: int, chunk: int) -> None:
+        """One prefill chunk of `chunk` tokens behind `past` tokens."""
+        self.tokens += chunk
+        self.past_chunk += past * chunk
+        self.chunk_sq += chunk * chunk
+
+    def add_decodes(self, count: int, context: int) -> None:
+        """`count` decode rows whose context lengths add up to `context` tokens."""
+        self.tokens += count
+        self.decodes += count
+        self.decode_context += context
+
+    def terms(self) -> tuple[float, ...]:
+        """The terms of design §5, in the order a0, a1, b0, b1, b2, b3."""
+        return (
+            1.0,
+            float(self.tokens),
+            float(self.past_chunk),
+            float(self.chunk_sq),
+            float(self.decode_context),
+            float(self.decodes),
+        )
+
+    def predict_s(self, cost: StepCost) -> float:
+        """Predicted duration in seconds; an empty step costs nothing."""
+        if self.tokens == 0:
+            return 0.0
+        return (
+            cost.a0
+            + cost.a1 * self.tokens
+            + cost.b0 * self.past_chunk
+            + cost.b1 * self.chunk_sq
+            + cost.b2 * self.decode_context
+            + cost.b3 * self.decodes
+        )
+
+
+def prefill_s(cost: StepCost, past: int, tokens: int, chunk: int) -> float:
+    """Time to prefill `tokens` behind `past` in chunks of `chunk`, in closed form.
+
+    Equals `scheduling.step_cost.predict_prefill_s`; that one loops over the chunks, this one runs per waiting prompt.
+    """
+    full, rest = divmod(tokens, chunk)
+    past_chunk = chunk * (full * past + chunk * full * (full - 1) // 2) + (past + full * chunk) * rest
+    steps = full + (1 if rest else 0)
+    return cost.a0 * steps + cost.a1 * tokens + cost.b0 * past_chunk + cost.b1 * (full * chunk * chunk + rest * rest)
