@@ -18,9 +18,9 @@ PLACEABLE = frozenset({Role.ALTERNATING, Role.MIXED})
 @dataclass(slots=True)
 class ReplicaRecord:
     """One live replica. `placed` holds every request placed here and not ended; `unacked` those of them that the
-    last view does not count yet (views lag). `lease_until`, `window_end_at` and `best_effort_at` are points in time:
-    when the prefill lease ends, when the current window must end for its earliest member, and when the next
-    best-effort prompt may come.
+    last view does not count yet (views lag). `window` holds when the TTFT target of each member of the current
+    prefill window ends. `lease_until` is when the prefill lease ends, `best_effort_at` when the next best-effort
+    prompt may come.
     """
 
     identity: ReplicaIdentity
@@ -30,7 +30,7 @@ class ReplicaRecord:
     placed: dict[str, RequestRecord] = field(default_factory=dict)
     unacked: dict[str, RequestRecord] = field(default_factory=dict)
     lease_until: float | None = None
-    window_end_at: float | None = None
+    window: dict[str, float] = field(default_factory=dict)
     best_effort_at: float = 0.0
 
     @property
@@ -60,11 +60,12 @@ class ReplicaRecord:
         """Take a newer view: forget what it counts, and close the prefill window once nothing is left to prefill."""
         self.view = view
         self.view_at = now
+        self.last_submit_index = max(self.last_submit_index, view.acked_submit_index)
         acked = view.acked_submit_index
         for request_id in [name for name, record in self.unacked.items() if record.submit_index <= acked]:
             del self.unacked[request_id]
         if not self.has_prefill_work:
-            self.window_end_at = None
+            self.window.clear()
 
     def place(self, record: RequestRecord, now: float, config: ClusterCoreConfig) -> None:
         """Count a request that is being dispatched here; it gets the next submit index.
@@ -79,8 +80,7 @@ class ReplicaRecord:
             busy_s = self.backlog_s + record.prefill_s
             self.best_effort_at = now + busy_s / config.best_effort_share
         else:
-            due_at = record.ttft_deadline_at
-            self.window_end_at = due_at if self.window_end_at is None else min(self.window_end_at, due_at)
+            self.window[record.request_id] = record.ttft_deadline_at
         self.placed[record.request_id] = record
         self.unacked[record.request_id] = record
 
@@ -89,9 +89,10 @@ class ReplicaRecord:
         if self.placed.get(record.request_id) is record:
             del self.placed[record.request_id]
             self.unacked.pop(record.request_id, None)
+            self.window.pop(record.request_id, None)
 
-    def load(self, now: float, closed: str | None, config: ClusterCoreConfig) -> Load:
-        """What placement sees of this replica at `now`."""
+    def load(self, now: float, closed: str | None, reserve_tokens: int, config: ClusterCoreConfig) -> Load:
+        """What placement sees of this replica at `now`. A running stream is taken to be half-way on average."""
         view = self.view
         unacked_sequences = 0
         unacked_blocks = 0
@@ -99,7 +100,11 @@ class ReplicaRecord:
             unacked_sequences += record.asked.num_sequences
             unacked_blocks += record.blocks
         waiting_blocks = -(-view.waiting_tokens // view.block_size)
-        window_left_s = None if self.window_end_at is None else self.window_end_at - now
+        free_blocks = view.free_blocks - waiting_blocks - unacked_blocks
+        window_left_s = min(
+            (due_at - now for due_at in self.window.values() if due_at > now),  # one already missed protects nothing
+            default=None,
+        )
         return Load(
             replica_id=self.replica_id,
             role=view.role,
@@ -110,12 +115,13 @@ class ReplicaRecord:
             decode_step_s=view.decode_step_s,
             slack_s=allowed_slack_s(view, config.slack_rule, config.slack_quantile),
             tightest_slack_s=allowed_slack_s(view, "min", 0.0),
-            free_blocks=view.free_blocks - waiting_blocks - unacked_blocks,
+            free_blocks=free_blocks,
+            spare_blocks=free_blocks - view.running * -(-reserve_tokens // (2 * view.block_size)),
             num_blocks=view.num_blocks,
             block_size=view.block_size,
             max_running=self.identity.max_running,
             max_waiting=self.identity.max_waiting,
-            window_left_s=window_left_s if window_left_s is None or window_left_s > 0 else None,
+            window_left_s=window_left_s,
             best_effort_wait_s=max(0.0, self.best_effort_at - now) if view.running else 0.0,
             closed=closed,
         )
@@ -169,14 +175,17 @@ class Fleet:
             return f"one step has run for {view.step_age_s + age_s:.1f} s"
         return None
 
-    def loads(self, now: float, avoid: str | None = None) -> tuple[list[Load], list[Load]]:
-        """Loads of the alternating replicas in rolling order, and of the mixed ones; `avoid` left out."""
+    def loads(self, now: float, reserve_tokens: int, avoid: str | None) -> tuple[list[Load], list[Load]]:
+        """Loads of the alternating replicas in rolling order, and of the mixed ones; `avoid` left out.
+
+        `reserve_tokens` is the output length expected.
+        """
         ring: list[Load] = []
         mixed: list[Load] = []
         for record in self._rolling_order():
             if record.replica_id == avoid or record.view.role not in PLACEABLE:
                 continue
-            load = record.load(now, self.closed_reason(record, now), self._config)
+            load = record.load(now, self.closed_reason(record, now), reserve_tokens, self._config)
             (ring if record.view.role is Role.ALTERNATING else mixed).append(load)
         return ring, mixed
 

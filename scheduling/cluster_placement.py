@@ -154,15 +154,17 @@ class Placement:
         return max(self.config.retry_after_s, ahead_s / max(1, self.fleet.num_placeable))
 
     def _loads(self, record: RequestRecord) -> tuple[list[Load], list[Load]]:
-        return self.fleet.loads(self.now, avoid=record.avoid)
+        return self.fleet.loads(self.now, self._expected_output(), record.avoid)
+
+    def _expected_output(self) -> int:
+        return self._outputs.expect(0, self.config.output_reserve_quantile)
 
     def _ask(self, record: RequestRecord) -> Ask:
         asked = record.asked
-        expected = self._outputs.expect(0, self.config.output_reserve_quantile)
         return Ask(
             prompt_tokens=asked.prompt_tokens,
             num_sequences=asked.num_sequences,
-            reserve_tokens=min(asked.max_tokens, expected),
+            reserve_tokens=min(asked.max_tokens, self._expected_output()),
             slo=asked.slo,
             waited_s=self.now - record.arrived_at,
         )
@@ -186,8 +188,10 @@ class Placement:
         self.decisions.record(self._decision(record, found))
 
     def _request_prefill_s(self, record: RequestRecord, replica: ReplicaRecord) -> float:
-        asked = record.asked
-        return request_prefill_s(replica.view.cost, asked.prompt_tokens, asked.num_sequences, self.config.prefill_chunk)
+        asked, view = record.asked, replica.view
+        return request_prefill_s(
+            view.cost, asked.prompt_tokens, asked.num_sequences, view.block_size, self.config.prefill_chunk
+        )
 
     def _leave_replica(self, record: RequestRecord) -> None:
         """Take the request off its replica's account; harmless if the replica is gone or was replaced."""

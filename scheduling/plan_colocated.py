@@ -8,7 +8,7 @@ from contracts.phase import Layout
 from contracts.plan import Plan, Prediction
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
-from scheduling.plan_phased import room_objection
+from scheduling.plan_phased import room_objection, slot_objection
 from scheduling.plan_predict import chunked_ttft_s, decode_step_s, meets_targets, prompt_prefill_s
 
 
@@ -22,9 +22,7 @@ def plan_colocated(ask: Ask, mixed: Sequence[Load], config: ClusterCoreConfig) -
     candidates: list[Candidate] = []
     objections: list[str] = []
     for load in mixed:
-        why_not = room_objection(ask, load)
-        if why_not is None and not load.idle and load.running + load.waiting + ask.num_sequences > load.max_running:
-            why_not = f"{load.running + load.waiting} of {load.max_running} sequence slots taken"
+        why_not = room_objection(ask, load) or slot_objection(ask, load)
         if why_not is None:
             candidates.append(colocated_candidate(ask, load, config))
         else:

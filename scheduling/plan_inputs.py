@@ -30,7 +30,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     `backlog_s` is predicted prefill time not done yet. `slack_s` is what the slack rule allows a window to take from
     the running streams, `tightest_slack_s` the slack of the tightest of them; both None without running streams.
-    `free_blocks` is what is left after everything accepted or on its way. `window_left_s` is how long the current
+    `free_blocks` is what is left after everything accepted or on its way, `spare_blocks` what is left of that after
+    the running streams have grown to the length expected. `window_left_s` is how long the current
     prefill window may still last for its earliest member, None outside a window. `best_effort_wait_s` is how long
     a replica with running streams stays closed to best-effort prompts. `closed` says why nothing may be placed here,
     else None.
@@ -46,6 +47,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     slack_s: float | None
     tightest_slack_s: float | None
     free_blocks: int
+    spare_blocks: int
     num_blocks: int
     block_size: int
     max_running: int

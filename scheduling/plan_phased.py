@@ -58,8 +58,9 @@ def objection(ask: Ask, load: Load, config: ClusterCoreConfig) -> str | None:
     no_room = room_objection(ask, load)
     if no_room is not None or load.idle:
         return no_room
-    if load.running + load.waiting + ask.num_sequences > load.max_running:
-        return f"{load.running + load.waiting} of {load.max_running} sequence slots taken"
+    no_slot = slot_objection(ask, load)
+    if no_slot is not None:
+        return no_slot
     prefill_s = prompt_prefill_s(load.cost, ask.prompt_tokens, config.prefill_chunk)
     window_s = load.backlog_s + prefill_s
     ttft_s = phased_ttft_s(ask, load, prefill_s)
@@ -84,6 +85,19 @@ def room_objection(ask: Ask, load: Load) -> str | None:
     needed = blocks_needed(ask, load.block_size)
     if needed > load.free_blocks and not (load.idle and prompt_fits(ask, load)):
         return f"{needed} KV blocks needed, {load.free_blocks} free"
+    return None
+
+
+def slot_objection(ask: Ask, load: Load) -> str | None:
+    """Why the request would have to wait on `load` for a stream to end, or None. An idle replica never objects."""
+    if load.idle:
+        return None
+    taken = load.running + load.waiting
+    if taken + ask.num_sequences > load.max_running:
+        return f"{taken} of {load.max_running} sequence slots taken"
+    needed = blocks_needed(ask, load.block_size)
+    if needed > load.spare_blocks:
+        return f"{needed} KV blocks needed, {load.spare_blocks} spare when the running streams have grown"
     return None
 
 

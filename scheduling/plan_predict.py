@@ -15,9 +15,15 @@ def prompt_prefill_s(cost: StepCost, prompt_tokens: int, prefill_chunk: int) -> 
     return predict_prefill_s(cost, past=0, tokens=prompt_tokens, chunk=prefill_chunk) + cost.margin_s
 
 
-def request_prefill_s(cost: StepCost, prompt_tokens: int, num_sequences: int, prefill_chunk: int) -> float:
-    """Seconds to prefill all sequences of a request, counted without sharing: a view corrects it soon."""
-    return num_sequences * prompt_prefill_s(cost, prompt_tokens, prefill_chunk)
+def request_prefill_s(
+    cost: StepCost, prompt_tokens: int, num_sequences: int, block_size: int, prefill_chunk: int
+) -> float:
+    """Seconds to prefill all sequences of a request: the prompt once, then for each further sequence what is not a
+    full block (full blocks are shared, and the last token is always computed)."""
+    first_s = prompt_prefill_s(cost, prompt_tokens, prefill_chunk)
+    shared = (prompt_tokens - 1) // block_size * block_size
+    own_s = predict_prefill_s(cost, past=shared, tokens=prompt_tokens - shared, chunk=prefill_chunk)
+    return first_s + (num_sequences - 1) * own_s
 
 
 def blocks_needed(ask: Ask, block_size: int) -> int:
@@ -27,13 +33,11 @@ def blocks_needed(ask: Ask, block_size: int) -> int:
 
 
 def decode_step_s(ask: Ask, load: Load) -> float:
-    """Predicted decode step once the request's sequences have joined the running streams."""
-    if load.running == 0:
-        context = ask.num_sequences * ask.prompt_tokens
-        return predict_step_s(load.cost, decodes=ask.num_sequences, decode_context=context)
+    """Predicted decode step once the request, and what waits there before it, has joined the running streams."""
     cost = load.cost
+    joining = ask.num_sequences + load.waiting
     per_sequence = cost.a1 + cost.b3 + cost.b2 * ask.prompt_tokens
-    return load.decode_step_s + ask.num_sequences * per_sequence
+    return (load.decode_step_s or cost.a0) + joining * per_sequence
 
 
 def alone_step_s(ask: Ask, load: Load) -> float:
