@@ -1,0 +1,1 @@
+"""How long `ReplicaCore.handle` takes: `python -m experiments.core_bench`."""
