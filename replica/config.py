@@ -20,15 +20,17 @@ EngineKind = Literal["torch", "fake"]
 class FakeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The fake engine: what a step is said to cost (the core starts from it), and whether steps really take that long.
 
-    The default cost is that of SmolLM2-135M on two CPU cores, rounded.
+    The default cost is that of SmolLM2-135M on two CPU cores, rounded; the default shape fits its tokenizer. About one
+    token in `eos_every` ends its sequence (0: none).
     """
 
     cost: StepCost = StepCost(a0=0.02, a1=0.002, b0=1e-8, b1=1e-8, b2=2e-7, b3=0.002)
     delays: bool = True
-    num_blocks: int = 1024
+    num_blocks: int = 2048
     block_size: int = 16
-    max_context: int = 4096
-    vocab_size: int = 1000
+    max_context: int = 8192
+    vocab_size: int = 49152
+    eos_every: int = 0
 
 
 class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -61,11 +61,11 @@ class Routers:
         return self.sessions.open(identity, hello.router_id, now)
 
     def end_earlier(self, session: RouterSession) -> None:
-        """A router came back on a new connection. Output may have been lost with the old one: its requests fail."""
+        """A router came back on a new connection. Output may be lost with the old one, and it knows: all of it ends."""
         for earlier in self.sessions.of_router(session.router_id):
             if earlier is not session:
                 self.counters.replaced += 1
-                self.end_requests(earlier, session, "the connection between router and replica broke")
+                self.give_up(earlier, "it came back on a new connection")
 
     def send(self, session: RouterSession, message: wire.ReplicaMessage) -> None:
         """One message to one router."""
@@ -115,17 +115,6 @@ class Routers:
         self.abandoned.extend(left)
         log.info("router %s given up: %s (%d requests)", session.router_id, why, len(left))
 
-    def end_requests(self, session: RouterSession, receiver: RouterSession, why: str) -> None:
-        """Tell `receiver` that every request of `session` failed, and give `session` up."""
-        error = Unavailable(why).info()
-        failed = tuple(
-            SequenceOutput(request_id=request_id, finish=FinishReason.ERROR, error=error)
-            for request_id in session.requests
-        )
-        if failed:
-            self.send(receiver, wire.Outputs(outputs=failed))
-        self.give_up(session, why)
-
     def answer_stranger(self, identity: bytes, message: wire.RouterMessage) -> None:
         """Somebody without a session (never said hello, or was given up) is told so, and nothing else."""
         self.counters.strangers += 1
@@ -142,6 +131,13 @@ class Routers:
 
     def leave(self, reason: str) -> None:
         """This replica ends: unfinished requests fail by name, every router gets its goodbye."""
+        error = Unavailable(f"replica ended: {reason}").info()
         for session in self.sessions.all():
-            self.end_requests(session, session, f"replica ended: {reason}")
+            failed = [
+                SequenceOutput(request_id=request_id, finish=FinishReason.ERROR, error=error)
+                for request_id in session.requests
+            ]
+            if failed:
+                self.send(session, wire.Outputs(outputs=tuple(failed)))
             self.goodbye(session.identity, reason)
+            self.give_up(session, reason)

@@ -76,15 +76,27 @@ class WireClient:
         """Read until so many tokens of a request arrived."""
         async with asyncio.timeout(deadline_s):
             while sum(len(output.token_ids) for output in self.outputs(request_id)) < num_tokens:
-                await self.read(deadline_s)
+                self._accepted(request_id, await self.read(deadline_s))
 
     async def wait_end(self, request_id: str, deadline_s: float = 20.0) -> SequenceOutput:
         """Read until the request ended, and return its last output."""
         async with asyncio.timeout(deadline_s):
             while not (ended := [output for output in self.outputs(request_id) if output.finish is not None]):
-                await self.read(deadline_s)
+                self._accepted(request_id, await self.read(deadline_s))
         assert len(ended) == 1
         return ended[0]
+
+    def _accepted(self, request_id: str, message: wire.ReplicaMessage) -> None:
+        if isinstance(message, wire.Refused):
+            assert message.request_id != request_id, message.error.message
+
+    async def read_until_silence(self, silence_s: float) -> None:
+        """Returns once nothing came for so long."""
+        while True:
+            try:
+                await self.read(silence_s)
+            except TimeoutError:
+                return
 
     def tokens(self, request_id: str) -> list[int]:
         return [token for output in self.outputs(request_id) for token in output.token_ids]

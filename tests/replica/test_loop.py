@@ -192,19 +192,17 @@ async def test_a_router_that_does_not_read_loses_its_requests(start_shell: Any, 
     await other.wait_view(lambda view: view.running == 0)
 
 
-async def test_a_router_on_a_new_connection_hears_that_its_requests_failed(
-    start_shell: Any, connect_router: Any
-) -> None:
+async def test_a_router_on_a_new_connection_starts_afresh(start_shell: Any, connect_router: Any) -> None:
     live = start_shell()
     before = await connect_router(live.endpoint, router_id="same")
     await before.submit("a", max_tokens=100_000)
     await before.wait_outputs("a", 1)
     after = await connect_router(live.endpoint, router_id="same")
-    end = await after.wait_end("a")
-    assert end.finish is FinishReason.ERROR
-    assert end.error is not None
-    assert end.error.status == 503
+    await after.submit("a", max_tokens=3)
+    assert (await after.wait_end("a")).finish is FinishReason.LENGTH
+    assert after.tokens("a") == [3, 4, 5]
     await after.wait_view(lambda view: view.running == 0)
+    assert live.loop.routers.counters.replaced == 1
 
 
 async def test_drain_finishes_what_runs_and_refuses_the_rest(start_shell: Any, connect_router: Any) -> None:

@@ -1,0 +1,80 @@
+"""From a replica's configuration to an engine that is ready for its first step, and what a step of it costs.
+
+Runs on the engine's thread. The back end is imported when it is chosen: a fake replica never loads torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from contracts.engine import Engine
+from contracts.views import StepCost
+from replica.config import FakeConfig, ReplicaConfig
+from scheduling.config import ReplicaCoreConfig
+from scheduling.profile_plan import fit_step_cost, profile_plan, shape_of
+
+log = logging.getLogger("phaseserve.replica")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """An engine, where it runs, and the start value of its step-time predictor."""
+
+    engine: Engine
+    device: str
+    cost: StepCost
+
+
+def load_engine(config: ReplicaConfig) -> LoadedEngine:
+    """Build and warm up. Raises `ModelError` and `ConfigError`, and `EngineFailure` when no step works."""
+    if config.kind == "fake":
+        return _load_fake(config.fake)
+    from engine.build import build_engine
+
+    engine = build_engine(config.engine)
+    return LoadedEngine(engine, _device_name(config.engine.device), measure_cost(engine, config.core))
+
+
+def measure_cost(engine: Engine, config: ReplicaCoreConfig) -> StepCost:
+    """Run the short profile on a fresh engine; leaves no sequence in it."""
+    plan = profile_plan(
+        engine.kv_layout,
+        num_blocks=engine.num_blocks,
+        max_context=engine.spec.max_context,
+        max_chunk=config.max_chunk,
+        max_decodes=config.max_running,
+    )
+    samples = []
+    for batch in plan:
+        began = time.perf_counter()
+        engine.step(batch)
+        samples.append((shape_of(batch), time.perf_counter() - began))
+    measured = samples[1:-1]  # the first step pays for what happens once, the last one only ends sequences
+    log.info("%d profile steps took %.2f s", len(samples), sum(duration_s for _, duration_s in samples))
+    return fit_step_cost(measured)
+
+
+def _load_fake(config: FakeConfig) -> LoadedEngine:
+    from engine.fake import FakeEngine, fake_layout, fake_spec
+
+    spec = fake_spec(vocab_size=config.vocab_size, max_context=config.max_context)
+    engine = FakeEngine(
+        spec,
+        fake_layout(spec, block_size=config.block_size),
+        config.num_blocks,
+        step_seconds=lambda batch: shape_of(batch).predict_s(config.cost) if config.delays else 0.0,
+        sleep=time.sleep,
+        eos_every=config.eos_every,
+    )
+    return LoadedEngine(engine, "fake", config.cost)
+
+
+def _device_name(setting: str) -> str:
+    """What "auto" came to."""
+    if setting != "auto":
+        return setting
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
