@@ -74,7 +74,7 @@ def _llama3(file: GGUFFile, divisors: NDArray[np.float64], theta: float, head_di
     between = (blend > _TOLERANCE) & (blend < 1 - _TOLERANCE)
     high, original = 4.0, 8192
     if between.sum() >= 2:
-        slope, start = np.polyfit(rotations[between], blend[between], 1)
+        slope, start = np.polyfit(rotations[between], blend[between], 1).tolist()
         high = round(1 - 1 / start, 3) if start < 0 else high
         original = round(slope * (high - 1))
     expected = np.clip((original * rotations - 1) / (high - 1), 0, 1)
