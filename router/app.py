@@ -1,0 +1,126 @@
+"""The router as an ASGI application, put together from its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from contracts.errors import ConfigError, ErrorInfo, InvalidRequest, PhaseServeError
+from engine.checkpoint.model_files import ModelFiles
+from engine.checkpoint.resolve import resolve_model
+from router.chat_template import ChatTemplate
+from router.config import RouterConfig
+from router.endpoints import Served, build_routes
+from router.fleet import Fleet
+from router.intake import Intake
+from router.metrics import RouterMetrics
+from router.openai_reply import error_body
+from router.token_table import TokenTable
+from router.tokenizing import PromptEncoder, load_tokenizer
+from scheduling.cluster_core import ClusterCore
+
+log = logging.getLogger("phaseserve.router")
+
+
+def build_app(config: RouterConfig, files: ModelFiles | None = None) -> FastAPI:
+    """Resolves the model (unless `files` are given), loads tokenizer and template, connects nothing yet.
+
+    Raises `ModelError` or `ConfigError`: whoever binds a port does so afterwards.
+    """
+    served, encoder = _served(config, files or resolve_model(config.model))
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        fleet_task = asyncio.create_task(served.fleet.run())
+        fleet_task.add_done_callback(_report_end)
+        try:
+            yield
+        finally:
+            fleet_task.cancel()
+            with suppress(asyncio.CancelledError):
+                await fleet_task
+            encoder.close()
+
+    app = FastAPI(title="PhaseServe", openapi_url=None, lifespan=lifespan)
+    app.include_router(build_routes(served))
+    app.state.served = served
+    app.add_exception_handler(PhaseServeError, _named_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _query_error)
+    app.add_exception_handler(Exception, _our_bug)
+    return app
+
+
+def _served(config: RouterConfig, files: ModelFiles) -> tuple[Served, PromptEncoder]:
+    spec = files.spec
+    if config.max_context is not None and config.max_context > spec.max_context:
+        raise ConfigError(
+            f"max_context {config.max_context} is over the model's own {spec.max_context}", param="max_context"
+        )
+    table = TokenTable(load_tokenizer(files.tokenizer_file))
+    template = ChatTemplate(files.chat_template, files.special_tokens) if files.chat_template is not None else None
+    names = config.served_names or tuple(dict.fromkeys((files.served_name, config.model)))
+    metrics = RouterMetrics()
+    fleet = Fleet(config, ClusterCore(config.cluster), spec, table, metrics)
+    encoder = PromptEncoder(
+        table,
+        vocab_size=spec.vocab_size,
+        max_context=lambda: fleet.max_context,
+        inline_chars=config.limits.inline_chars,
+    )
+    intake = Intake(
+        names=names,
+        limits=config.limits,
+        vocab_size=spec.vocab_size,
+        encoder=encoder,
+        template=template,
+    )
+    served = Served(config, names, int(time.time()), intake, fleet, metrics, table)
+    return served, encoder
+
+
+def _report_end(task: asyncio.Task[None]) -> None:
+    """A fleet loop that ends by itself is our bug: it is logged, and readiness says so."""
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("the fleet loop ended", exc_info=task.exception())
+
+
+def _error(info: ErrorInfo) -> Response:
+    headers = {}
+    if info.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, math.ceil(info.retry_after_s)))
+    body = msgspec.json.encode(error_body(info))
+    return Response(body, status_code=info.status, media_type="application/json", headers=headers)
+
+
+async def _named_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, PhaseServeError)
+    return _error(error.info())
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    what = f"{request.method} {request.url.path}: {error.detail}"
+    return _error(ErrorInfo(status=error.status_code, code="http_error", message=what))
+
+
+async def _query_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    name = str(first["loc"][-1])
+    return _error(InvalidRequest(f"{name}: {first['msg']}", param=name).info())
+
+
+async def _our_bug(request: Request, error: Exception) -> Response:
+    return _error(ErrorInfo(status=500, code="internal_error", message="internal error; it was logged"))

@@ -1,0 +1,69 @@
+"""What can be set about the router. Built once at the entry point, checked when built."""
+
+from __future__ import annotations
+
+import msgspec
+
+from contracts.errors import ConfigError
+from contracts.request import Slo
+from scheduling.config import ClusterCoreConfig
+
+
+class RequestLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds on one HTTP request. Over `max_body_bytes` the answer is 413, over any other 400 naming the field.
+
+    `max_choices` bounds prompts x n. `inline_chars` is the text length above which tokenising leaves the event loop.
+    """
+
+    max_body_bytes: int = 4 * 1024 * 1024
+    max_n: int = 16
+    max_logprobs: int = 20
+    max_stop: int = 16
+    max_stop_chars: int = 256
+    max_prompts: int = 64
+    max_choices: int = 128
+    max_messages: int = 2048
+    max_logit_bias: int = 1024
+    inline_chars: int = 4096
+
+
+class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One router. Times in seconds.
+
+    `model` is what is resolved and checked against the replicas; `served_names` are the names clients may use
+    (empty: the model's own short name). `replicas` are `tcp://host:port`
+    control endpoints. A replica that says nothing for `silence_s` is lost; it is pinged every `heartbeat_s`.
+    `request_deadline_s` bounds a whole request; `drain_s` bounds the wait for running streams after SIGTERM.
+    `max_context` lowers the model's own context length when set.
+    """
+
+    model: str
+    replicas: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    served_names: tuple[str, ...] = ()
+    slo: Slo = Slo()
+    cluster: ClusterCoreConfig = ClusterCoreConfig()
+    limits: RequestLimits = RequestLimits()
+    max_context: int | None = None
+    heartbeat_s: float = 0.5
+    silence_s: float = 3.0
+    tick_s: float = 0.1
+    request_deadline_s: float = 600.0
+    drain_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        positive = ("heartbeat_s", "silence_s", "tick_s", "request_deadline_s")
+        for name in positive:
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be greater than 0", param=name)
+        if self.silence_s <= self.heartbeat_s:
+            raise ConfigError("silence_s must be greater than heartbeat_s", param="silence_s")
+        if not self.replicas:
+            raise ConfigError("at least one replica endpoint is needed", param="replicas")
+        if len(set(self.replicas)) != len(self.replicas):
+            raise ConfigError("the same replica endpoint is listed twice", param="replicas")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port {self.port} is not in 0..65535", param="port")
+        if self.max_context is not None and self.max_context < 2:
+            raise ConfigError("max_context must be at least 2", param="max_context")

@@ -1,0 +1,153 @@
+"""The HTTP endpoints. They parse nothing and decide nothing: bodies go to the intake, requests to the fleet."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import msgspec
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
+from starlette.requests import Request
+
+from contracts.errors import PhaseServeError, UnknownModel
+from router.config import RouterConfig
+from router.exchange import EventStream, Exchange
+from router.fleet import Fleet
+from router.generation import Endpoint, Generation
+from router.http_body import read_body
+from router.intake import Intake
+from router.metrics import RouterMetrics, outcome_of_status
+from router.token_table import TokenTable
+
+_CLIENT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
+_PREFIX = {Endpoint.CHAT: "chatcmpl", Endpoint.COMPLETIONS: "cmpl"}
+REASON_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Everything the endpoints need, built once at start."""
+
+    config: RouterConfig
+    names: tuple[str, ...]
+    started_s: int
+    intake: Intake
+    fleet: Fleet
+    metrics: RouterMetrics
+    table: TokenTable
+
+
+def build_routes(served: Served) -> APIRouter:
+    """All routes over one `Served`."""
+    routes = APIRouter()
+
+    @routes.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        return await _generate(request, served, Endpoint.CHAT)
+
+    @routes.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        return await _generate(request, served, Endpoint.COMPLETIONS)
+
+    @routes.get("/v1/models")
+    async def models() -> Response:
+        return _json({"object": "list", "data": [_model(served, name) for name in served.names]})
+
+    @routes.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        if name not in served.names:
+            raise UnknownModel(f"the model {name[:128]!r} is not served here", param="model")
+        return _json(_model(served, name))
+
+    @routes.get("/health/live")
+    async def live() -> Response:
+        return _json({"status": "live"})
+
+    @routes.get("/health/ready")
+    async def ready() -> Response:
+        reason = served.fleet.not_ready()
+        return _json({"status": "ready"}) if reason is None else _json({"status": "not ready", "reason": reason}, 503)
+
+    @routes.get("/metrics")
+    async def metrics() -> Response:
+        return Response(served.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @routes.get("/decisions")
+    async def decisions(limit: int = Query(default=100, ge=1, le=10_000)) -> Response:
+        newest = served.fleet.core.decisions()[:limit]
+        return _json({"decisions": newest, "fleet": served.fleet.core.snapshot(time.monotonic())})
+
+    return routes
+
+
+async def _generate(request: Request, served: Served, endpoint: Endpoint) -> Response:
+    arrived_s = time.monotonic()
+    client_id, request_id = _ids(request, endpoint)
+    try:
+        body = await read_body(request, served.config.limits.max_body_bytes)
+        judge = served.intake.chat if endpoint is Endpoint.CHAT else served.intake.completion
+        generation = await judge(body, request_id)
+    except PhaseServeError as error:
+        served.metrics.requests.labels(endpoint.value, outcome_of_status(error.status)).inc()
+        raise
+    with ExitStack() as until_answered:
+        exchange = until_answered.enter_context(_open(request, served, generation, arrived_s))
+        if generation.stream:
+            first = await exchange.first()
+            until_answered.pop_all()  # from here on the stream closes it
+            return EventStream(exchange, first, _headers(exchange, client_id))
+        answer = await exchange.whole()
+    return Response(answer, media_type="application/json", headers=_headers(exchange, client_id))
+
+
+def _open(request: Request, served: Served, generation: Generation, arrived_s: float) -> Exchange:
+    return Exchange(
+        request,
+        generation,
+        arrived_s=arrived_s,
+        fleet=served.fleet,
+        metrics=served.metrics,
+        table=served.table,
+        deadline_s=served.config.request_deadline_s,
+    )
+
+
+def _ids(request: Request, endpoint: Endpoint) -> tuple[str, str]:
+    """The id that is echoed in X-Request-Id, and the answer's id, which ends with it."""
+    theirs = request.headers.get("x-request-id", "")
+    client_id = theirs if _CLIENT_ID.match(theirs) else uuid.uuid4().hex
+    return client_id, f"{_PREFIX[endpoint]}-{client_id}"
+
+
+def _headers(exchange: Exchange, client_id: str) -> dict[str, str]:
+    """What was decided, for whoever looks."""
+    headers = {"x-request-id": client_id}
+    plan = exchange.call.flights[0].plan
+    if plan is not None:
+        headers["x-phaseserve-layout"] = plan.layout.value
+        headers["x-phaseserve-replica"] = _header_text(plan.replica_id)
+        headers["x-phaseserve-reason"] = _header_text(plan.reason)
+        headers["x-phaseserve-predicted-ttft-s"] = f"{plan.prediction.ttft_s:.4f}"
+    return headers
+
+
+def _header_text(text: str) -> str:
+    return "".join(char if " " <= char <= "~" else "?" for char in text[:REASON_CHARS])
+
+
+def _model(served: Served, name: str) -> dict[str, object]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": served.started_s,
+        "owned_by": "phaseserve",
+        "max_model_len": served.fleet.max_context,
+    }
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")

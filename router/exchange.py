@@ -1,0 +1,147 @@
+"""One HTTP exchange: the call, the watch on the client's socket, the deadline, and exactly one recorded outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from types import TracebackType
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from contracts.errors import Cancelled, DeadlineExceeded, PhaseServeError
+from contracts.request import FinishReason
+from router.answers import Answers, error_events
+from router.call import Call
+from router.fleet import Fleet
+from router.generation import Generation
+from router.metrics import RouterMetrics, outcome_of_status
+from router.token_table import TokenTable
+
+log = logging.getLogger("phaseserve.router")
+
+LAST_WRITE_S = 5.0
+"""How long past its deadline a client that does not read may still be written to."""
+
+
+class Exchange:
+    """Opened when the request is valid; `close` must follow. The client's socket is watched from then on, so that a
+    client that leaves is noticed in any state, also when nothing is being written (lemonade PR 3133)."""
+
+    def __init__(
+        self,
+        request: Request,
+        generation: Generation,
+        *,
+        arrived_s: float,
+        fleet: Fleet,
+        metrics: RouterMetrics,
+        table: TokenTable,
+        deadline_s: float,
+    ) -> None:
+        self._fleet = fleet
+        self._metrics = metrics
+        self._deadline_s = deadline_s
+        self.call: Call = fleet.open(generation, arrived_s)
+        self._answers = Answers(self.call, table)
+        loop = asyncio.get_running_loop()
+        self.write_until_s = loop.time() + deadline_s + LAST_WRITE_S
+        self._expiry = loop.call_later(deadline_s, self._expire)
+        self._watch = loop.create_task(self._watch_client(request))
+        self._outcome: str | None = None
+
+    async def whole(self) -> bytes:
+        """The complete answer. Raises the call's error."""
+        while not self.call.ended:
+            await self._changed()
+        self._succeed()
+        return self._answers.whole()
+
+    async def first(self) -> bytes:
+        """The first events of a stream. Raises the call's error: until here the answer may still be a status."""
+        events = b""
+        while not events:
+            events = self._answers.events(await self._changed())
+        return events
+
+    async def events(self, first: bytes) -> AsyncIterator[bytes]:
+        """The whole stream from its first events on; what arrived together goes out together."""
+        try:
+            yield first
+            while not self.call.ended:
+                events = self._answers.events(await self._changed())
+                if events:
+                    yield events
+            self._succeed()
+            yield self._answers.closing()
+        except PhaseServeError as error:
+            yield error_events(error)
+
+    def close(self) -> None:
+        """Cancel what is still under way and record the outcome. Idempotent."""
+        self._expiry.cancel()
+        self._watch.cancel()
+        self._fleet.close(self.call)
+        if self._outcome is None:
+            self._finish("cancelled")
+
+    async def _changed(self) -> list[int]:
+        try:
+            return await self.call.wait()
+        except PhaseServeError as error:
+            if self._outcome is None:
+                self._finish(outcome_of_status(error.status))
+            raise
+
+    def _succeed(self) -> None:
+        stopped = all(choice.finish_reason is FinishReason.STOP for choice in self.call.choices)
+        self._finish("stop" if stopped else "length")
+
+    def _finish(self, outcome: str) -> None:
+        self._outcome = outcome
+        self._metrics.requests.labels(self.call.generation.endpoint.value, outcome).inc()
+
+    def _expire(self) -> None:
+        self.call.fail(DeadlineExceeded(f"the request took longer than {self._deadline_s:g} s"))
+
+    async def _watch_client(self, request: Request) -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            continue
+        self.call.fail(Cancelled("the client left"))
+        self._fleet.close(self.call)
+
+    def __enter__(self) -> Exchange:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class EventStream(Response):
+    """Server-sent events of one exchange, which it closes."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, exchange: Exchange, first: bytes, headers: dict[str, str]) -> None:
+        super().__init__(headers={**headers, "cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._exchange = exchange
+        self._first = first
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Write until the end, the client's leaving, or a bound on waiting for a client that does not read."""
+        with self._exchange as exchange:
+            try:
+                async with asyncio.timeout_at(exchange.write_until_s):
+                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                    async for events in exchange.events(self._first):
+                        await send({"type": "http.response.body", "body": events, "more_body": True})
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+            except TimeoutError:
+                log.warning("request %s: the client does not read; connection given up", exchange.call.generation.id)
+            except OSError:
+                log.debug("request %s: the client left while it was written to", exchange.call.generation.id)

@@ -1,0 +1,63 @@
+"""The router as a process: one event loop, one port, a clean end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Generator
+
+import uvicorn
+from fastapi import FastAPI
+
+from router.app import build_app
+from router.config import RouterConfig
+
+log = logging.getLogger("phaseserve.router")
+
+
+class _Server(uvicorn.Server):
+    """SIGTERM and SIGINT begin a drain that ends with exit code 0; a second one ends it early."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """uvicorn raises the signal again after the drain, which would end the process with that signal instead."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        log.info("%s: no new connections; running requests go on to their end", signal.Signals(number).name)
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def run_router(config: RouterConfig) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code. Raises `ModelError` or `ConfigError` before the port is bound."""
+    app = build_app(config)
+    server = _server(config, app)
+    server.run()
+    return 0 if server.started else 1
+
+
+def _server(config: RouterConfig, app: FastAPI) -> _Server:
+    settings = uvicorn.Config(
+        app,
+        host=config.host,
+        port=config.port,
+        loop="uvloop",
+        http="auto",
+        access_log=False,
+        log_config=None,
+        lifespan="on",
+        timeout_graceful_shutdown=int(config.drain_s),
+        h11_max_incomplete_event_size=64 * 1024,
+    )
+    return _Server(settings)
