@@ -1,0 +1,1 @@
+"""What int8 weights cost in quality, measured against fp32."""
