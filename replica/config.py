@@ -37,8 +37,9 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Bounds of the replica's shell, in seconds unless named otherwise.
 
     A router that is silent for `router_silence_s`, or does not read `queued_messages` messages, loses its requests.
-    While a step runs longer than `step_overdue_s` nothing new is accepted; past `step_deadline_s` the process ends,
-    because a step cannot be interrupted. A drain ends unfinished requests by name after `drain_deadline_s`.
+    While a step runs longer than `step_overdue_s` nothing new is accepted. The process ends when a step takes longer
+    than `step_deadline_s` (it cannot be interrupted), and when `max_failed_steps` fail in a row. A drain ends
+    unfinished requests by name after `drain_deadline_s`.
     """
 
     heartbeat_s: float = 0.1
@@ -46,6 +47,7 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     drain_deadline_s: float = 30.0
     step_overdue_s: float = 10.0
     step_deadline_s: float = 300.0
+    max_failed_steps: int = 5
     queued_messages: int = 2000
     max_routers: int = 64
 

@@ -13,7 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from contracts.errors import PhaseServeError
+
 T = TypeVar("T")
+
+
+class EngineLostError(PhaseServeError):
+    """A step did not end within its deadline, or step after step failed: the process has to end."""
+
+    code = "engine_lost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ import asyncio
 import logging
 import time
 from functools import partial
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import msgspec
 
 from contracts import wire
 from contracts.batch import Batch
-from contracts.errors import ErrorInfo, InvalidRequest, PhaseServeError, ProtocolError, Unavailable
+from contracts.errors import ErrorInfo, ProtocolError, Unavailable
 from contracts.replica_io import (
     ClientGone,
     DrainRequested,
@@ -36,7 +36,8 @@ from contracts.replica_io import (
 from contracts.request import Request
 from contracts.views import ReplicaIdentity, ReplicaView
 from replica.config import LoopConfig
-from replica.engine_thread import EngineThread
+from replica.engine_thread import EngineLostError, EngineThread
+from replica.intake import wrong_request
 from replica.phases import Phases
 from replica.routers import Routers
 from replica.sessions import RouterSession
@@ -55,12 +56,6 @@ class Core(Protocol):
     def view(self, now: float, replica_id: str, incarnation: str) -> ReplicaView:
         """A snapshot for the routers."""
         ...
-
-
-class EngineHungError(PhaseServeError):
-    """A step did not end within its deadline. It cannot be interrupted: the process has to end."""
-
-    code = "engine_hung"
 
 
 class ReplicaLoop:
@@ -83,7 +78,7 @@ class ReplicaLoop:
         self._engine_thread = engine_thread
         self.routers = routers
         self._shutdown = shutdown
-        self.steps_failed = 0
+        self._failed_in_a_row = 0
         self._batches: asyncio.Queue[Batch] = asyncio.Queue(maxsize=1)
         self._step_began_s: float | None = None
         self._step_overdue = False
@@ -123,14 +118,17 @@ class ReplicaLoop:
             event: ReplicaEvent
             try:
                 event = await self._engine_thread.call(partial(self._phases.run, batch))
+                self._failed_in_a_row = 0
             except Exception as error:  # the boundary to the engine: it becomes a named event
-                self.steps_failed += 1
+                self._failed_in_a_row += 1
                 log.error("step %d failed", batch.step_index, exc_info=error)
                 event = StepFailed(batch.step_index, f"{type(error).__name__}: {error}")
             self._step_began_s = None
             self._step_overdue = False
             self._feed(event)
             self._cancel_abandoned()
+            if self._failed_in_a_row >= self._config.max_failed_steps:
+                self._lose_engine(f"{self._failed_in_a_row} engine steps failed in a row")
 
     async def _tick(self) -> None:
         period_s = self._config.heartbeat_s
@@ -186,9 +184,9 @@ class ReplicaLoop:
 
     def _submit(self, session: RouterSession, requests: tuple[Request, ...]) -> ErrorInfo | None:
         """All sequences are accepted together (None), or none of them (why)."""
-        ids = [request.request_id for request in requests]
-        if len(set(ids)) < len(ids) or not session.requests.keys().isdisjoint(ids):
-            return InvalidRequest("a request id is in use already", param="request_id").info()
+        wrong = wrong_request(requests, session.requests, self._identity.model.vocab_size)
+        if wrong is not None:
+            return wrong.info()
         if self._step_overdue:
             return Unavailable("the engine's step is overdue", retry_after_s=self._config.step_overdue_s).info()
         accepted: list[str] = []
@@ -261,11 +259,14 @@ class ReplicaLoop:
             return
         age_s = now - self._step_began_s
         if age_s > self._config.step_deadline_s:
-            self._end_reason = f"an engine step did not end within {self._config.step_deadline_s:g} s"
-            raise EngineHungError(self._end_reason)
+            self._lose_engine(f"an engine step did not end within {self._config.step_deadline_s:g} s")
         if age_s > self._config.step_overdue_s and not self._step_overdue:
             self._step_overdue = True
             log.error("the engine's step runs for %.1f s: nothing new is accepted until it ends", age_s)
+
+    def _lose_engine(self, reason: str) -> NoReturn:
+        self._end_reason = reason
+        raise EngineLostError(reason)
 
     def _check_shutdown(self, now: float) -> None:
         if self._shutdown.stopping:

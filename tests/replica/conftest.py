@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from contracts.batch import Batch, Chunk, SampledToken, SequenceStart, StepResult
+from contracts.engine import Engine
 from contracts.errors import EngineFailure, Overloaded, Unavailable
 from contracts.kv import Fingerprint, KVLayout
 from contracts.model import ModelSpec
@@ -35,7 +36,7 @@ from contracts.views import ReplicaIdentity, ReplicaView, StepCost
 from replica.channel import RouterChannel
 from replica.config import LoopConfig
 from replica.engine_thread import EngineThread
-from replica.loop import ReplicaLoop
+from replica.loop import Core, ReplicaLoop
 from replica.phases import Phases
 from replica.routers import Routers
 from replica.shutdown import Shutdown
@@ -68,6 +69,7 @@ class TinyEngine:
     num_blocks: int = 64
     step_s: float = 0.001
     fail_next: bool = False
+    fail_always: bool = False
     hold: threading.Event = field(default_factory=threading.Event)
     threads: set[str] = field(default_factory=set)
     closed: bool = False
@@ -79,7 +81,7 @@ class TinyEngine:
         self.threads.add(threading.current_thread().name)
         assert self.hold.wait(30)
         time.sleep(self.step_s)
-        if self.fail_next:
+        if self.fail_next or self.fail_always:
             self.fail_next = False
             raise EngineFailure("broken on purpose")
         sampled = [SampledToken(c.sequence_id, c.start + len(c.token_ids)) for c in batch.chunks if c.samples]
@@ -101,6 +103,7 @@ class TinyCore:
     gone: list[str] = field(default_factory=list)
     draining: bool = False
     steps: int = 0
+    failed: int = 0
     events: list[ReplicaEvent] = field(default_factory=list)
 
     def handle(self, event: ReplicaEvent, now: float) -> list[ReplicaAction]:
@@ -123,6 +126,7 @@ class TinyCore:
             case StepFailed():
                 assert self.in_flight is not None
                 failed, self.in_flight = self.in_flight, None
+                self.failed += 1
                 for chunk in failed.chunks:
                     actions += self._end(chunk.sequence_id, FinishReason.ERROR)
         if self.draining and not self.requests and self.in_flight is None:
@@ -205,8 +209,8 @@ class TinyCore:
 class LiveReplica:
     """One replica's shell running in the test's event loop."""
 
-    core: TinyCore
-    engine: TinyEngine
+    core: Core
+    engine: Engine
     loop: ReplicaLoop
     shutdown: Shutdown
     endpoint: str
@@ -225,7 +229,7 @@ async def start_shell() -> AsyncIterator[StartShell]:
     """`start_shell(core=..., engine=..., **loop settings)`. At the end nothing may be left of any of them."""
     started: list[tuple[LiveReplica, EngineThread, RouterChannel]] = []
 
-    def start(*, core: TinyCore | None = None, engine: TinyEngine | None = None, **settings: Any) -> LiveReplica:
+    def start(*, core: Core | None = None, engine: Engine | None = None, **settings: Any) -> LiveReplica:
         config = LoopConfig(**{"heartbeat_s": 0.02, **settings})
         core, engine = core or TinyCore(), engine or TinyEngine()
         channel = RouterChannel("127.0.0.1", 0, queued_messages=config.queued_messages)
@@ -250,7 +254,8 @@ async def start_shell() -> AsyncIterator[StartShell]:
     yield start
     for live, thread, channel in started:
         live.shutdown.stop("the test is over")
-        live.engine.hold.set()
+        if isinstance(live.engine, TinyEngine):
+            live.engine.hold.set()
         await asyncio.wait([live.task], timeout=10)
         assert live.task.done()
         live.task.exception()  # the test looked at it where it matters
@@ -258,5 +263,6 @@ async def start_shell() -> AsyncIterator[StartShell]:
         assert thread.close(10)
         assert live.loop.routers.sessions.num_requests == 0
         assert live.loop.routers.sessions.all() == []
-        assert live.engine.threads <= {"test-engine"}
+        if isinstance(live.engine, TinyEngine):
+            assert live.engine.threads <= {"test-engine"}
     assert not [thread.name for thread in threading.enumerate() if thread.name == "test-engine"]

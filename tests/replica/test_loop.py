@@ -62,6 +62,17 @@ async def test_a_request_id_in_use_is_refused_and_the_first_goes_on(start_shell:
     assert len(router.tokens("a")) == 52
 
 
+async def test_tokens_outside_the_vocabulary_never_reach_the_engine(start_shell: Any, connect_router: Any) -> None:
+    live = start_shell()
+    router = await connect_router(live.endpoint)
+    for number, prompt in enumerate([(1, 100), (-1, 5)]):
+        await router.submit(f"p{number}", prompt=prompt, max_tokens=5)
+        assert (await router.wait(wire.Refused)).error.param == "prompt"
+    await router.submit("b", max_tokens=5, logit_bias={100: 1.0})
+    assert (await router.wait(wire.Refused)).error.param == "logit_bias"
+    assert not any(isinstance(event, RequestArrived) for event in live.core.events)
+
+
 async def test_sequences_of_one_submit_are_refused_together(start_shell: Any, connect_router: Any) -> None:
     live = start_shell()
     router = await connect_router(live.endpoint)
@@ -113,7 +124,19 @@ async def test_a_failed_step_ends_only_its_own_batch(start_shell: Any, connect_r
     live.engine.hold.set()
     assert (await router.wait_end("a")).finish is FinishReason.ERROR
     assert (await router.wait_end("later")).finish is FinishReason.LENGTH
-    assert live.loop.steps_failed == 1
+    assert live.core.failed == 1
+
+
+async def test_an_engine_that_fails_every_step_ends_the_process(start_shell: Any, connect_router: Any) -> None:
+    live = start_shell(max_failed_steps=3)
+    live.engine.fail_always = True
+    router = await connect_router(live.endpoint)
+    for request_id in "abc":
+        await router.submit(request_id, max_tokens=5)
+        assert (await router.wait_end(request_id)).finish is FinishReason.ERROR
+    assert "3 engine steps failed" in (await router.wait(wire.Goodbye)).reason
+    with pytest.raises(ExceptionGroup):
+        await live.ended()
 
 
 async def test_what_does_not_decode_is_counted_and_dropped(start_shell: Any, connect_router: Any) -> None:
