@@ -64,12 +64,15 @@ class GGUFFile:
 def open_gguf(path: Path) -> Iterator[GGUFFile]:
     """Map the file and parse its header. Raises `ModelError` naming the file and what is wrong with it."""
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        num_bytes = path.stat().st_size
+        file = path.open("rb")
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    with file:
+        if num_bytes == 0:  # which cannot be mapped
+            raise ModelError(f"{path}: the file is empty")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield _parse(path, data)
-    except FileNotFoundError:
-        raise ModelError(f"{path}: the file is missing") from None
-    except ValueError as error:  # mmap's answer to an empty file
-        raise ModelError(f"{path}: {error}") from error
 
 
 def _parse(path: Path, data: mmap.mmap) -> GGUFFile:

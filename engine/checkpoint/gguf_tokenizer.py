@@ -18,6 +18,7 @@ _LLAMA3_WORDS = (
 )
 _QWEN2_WORDS = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
 _GPT2 = {"gpt-2", "gpt2", "default"}
+_QWEN2 = {"qwen2", "deepseek-r1-qwen"}
 _LLAMA3 = {"llama-bpe", "llama3", "llama-v3"}
 _SPECIAL_IDS = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 
@@ -35,11 +36,7 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token, kind in kinds if kind == _USER_DEFINED])
     bos = _special(file, "bos")
     if bos is not None and adds_bos(file):
-        bos_id = tokens.index(bos)
-        template = processors.TemplateProcessing(
-            single=f"{bos} $A", pair=f"{bos} $A {bos}:1 $B:1", special_tokens=[(bos, bos_id)]
-        )
-        tokenizer.post_processor = template
+        tokenizer.post_processor = _bos_first(file, bos, tokens.index(bos))
     return tokenizer
 
 
@@ -75,14 +72,23 @@ def _byte_level(file: GGUFFile) -> Tokenizer:
         tokenizer.pre_tokenizer = words
     elif pre in _LLAMA3:
         tokenizer.pre_tokenizer = _split(_LLAMA3_WORDS)
-    elif pre == "qwen2":
+    elif pre in _QWEN2:
         tokenizer.normalizer = normalizers.NFC()
         tokenizer.pre_tokenizer = _split(_QWEN2_WORDS)
     else:
-        supported = ", ".join(sorted({"smollm", "qwen2", *_GPT2, *_LLAMA3}))
+        supported = ", ".join(sorted({"smollm", *_QWEN2, *_GPT2, *_LLAMA3}))
         raise ModelError(f"{file.path}: tokenizer.ggml.pre {pre!r} is not supported (supported: {supported})")
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
+
+
+def _bos_first(file: GGUFFile, bos: str, bos_id: int) -> processors.TemplateProcessing:
+    try:
+        return processors.TemplateProcessing(
+            single=[bos, "$A"], pair=[bos, "$A", f"{bos}:1", "$B:1"], special_tokens=[(bos, bos_id)]
+        )
+    except ValueError as error:  # a token that the template language reads as something else
+        raise ModelError(f"{file.path}: {bos!r} cannot be a BOS token: {error}") from error
 
 
 def _split(pattern: str) -> pre_tokenizers.PreTokenizer:

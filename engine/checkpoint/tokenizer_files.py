@@ -50,7 +50,7 @@ def read_tokenizer(directory: Path) -> TokenizerFiles:
         special_tokens=special,
         bos_token_id=ids.get(special.bos or ""),
         eos_token_id=ids.get(special.eos or ""),
-        add_bos=special.bos is not None and _puts_first(tokenizer.post_processor, special.bos),
+        add_bos=_puts_special_first(tokenizer.post_processor),
     )
 
 
@@ -81,16 +81,14 @@ def _chat_template(directory: Path, config: dict[str, Any], config_path: Path) -
     return template
 
 
-def _puts_first(post_processor: dict[str, Any] | None, bos: str) -> bool:
-    """Whether the post-processor puts `bos` before a single sequence."""
+def _puts_special_first(post_processor: dict[str, Any] | None) -> bool:
+    """Whether a raw completion begins with a special token that the text does not have: for a decoder, BOS."""
     if post_processor is None:
         return False
     kind = post_processor.get("type")
     if kind == "Sequence":
-        return any(_puts_first(step, bos) for step in post_processor.get("processors", ()))
+        return any(_puts_special_first(step) for step in post_processor.get("processors", ()))
     if kind == "TemplateProcessing":
         first: dict[str, Any] = next(iter(post_processor.get("single", ())), {})
-        return bool(first.get("SpecialToken", {}).get("id") == bos)
-    if kind in {"BertProcessing", "RobertaProcessing"}:
-        return bool(post_processor.get("cls", (None,))[0] == bos)
-    return False
+        return "SpecialToken" in first
+    return kind in {"BertProcessing", "RobertaProcessing"}

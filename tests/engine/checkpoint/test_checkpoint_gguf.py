@@ -175,7 +175,7 @@ def test_damaged_files_are_refused(saved: dict[str, Path], gguf_model: MakeGGUF,
     whole = gguf_model(saved["llama"], "llama").read_bytes()
     path = tmp_path / "damaged.gguf"
     damages = {
-        b"": "empty file",
+        b"": "the file is empty",
         b"GGML" + whole[4:]: "not a GGUF file",
         whole[:4] + b"\x09\0\0\0" + whole[8:]: "GGUF version 9 is not supported",
         whole[:-100]: "the file is truncated: tensor 'output_norm.weight' ends at",

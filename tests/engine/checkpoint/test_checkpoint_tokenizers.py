@@ -69,6 +69,20 @@ def test_user_defined_tokens_are_one_token_and_not_special(llama: Path, gguf_mod
     assert tokenizer.decode(ids, skip_special_tokens=True) == "ab<tool>b"
 
 
+def test_a_bos_that_cannot_be_put_first_is_named(llama: Path, gguf_model: MakeGGUF, tmp_path: Path) -> None:
+    def edit(writer: GGUFWriter) -> None:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list(["a", "b", "ab", "$:x"])
+        writer.add_token_types([1, 1, 1, 3])
+        writer.add_token_merges(["a b"])
+        writer.add_bos_token_id(3)
+        writer.add_add_bos_token(True)
+
+    with pytest.raises(ModelError, match=r"'\$:x' cannot be a BOS token"):
+        resolve_model(str(gguf_model(llama, "llama", edit=edit, tokenizer=False)), cache_dir=tmp_path)
+
+
 def sentence_piece_source() -> tuple[Tokenizer, list[str], list[float], list[int]]:
     """A SentencePiece-style BPE tokenizer, with its tokens, scores and GGUF token types."""
     byte_tokens = [f"<0x{value:02X}>" for value in range(256)]
