@@ -21,6 +21,8 @@ SCALES = (1.0, 1e-2, 1e-5, 1e-5, 1e-3, 1e-1)
 """Brings the six terms of a usual step to the size of one, so that one covariance suits all."""
 
 MAX_SURPRISE = 4.0
+MAX_STEP_S = 3600.0
+_SHORTEST_S = 1e-6
 _WARM_STEPS = 16
 _PRIOR_FLOOR = 1e-2
 _PRIOR_SPREAD = 100.0  # (prior standard deviation of half the coefficient / 5 % measurement noise) squared
@@ -73,6 +75,7 @@ class StepPredictor:
         "_covariance",
         "_forgetting",
         "_limits",
+        "_prior",
         "_quantile",
         "_relative",
         "_theta",
@@ -83,9 +86,9 @@ class StepPredictor:
     def __init__(self, start: StepCost, *, forgetting: float = 0.995, margin_quantile: float = 0.95) -> None:
         raw = (start.a0, start.a1, start.b0, start.b1, start.b2, start.b3)
         self._theta = [max(0.0, value) / scale for value, scale in zip(raw, SCALES, strict=True)]
-        variances = [_PRIOR_SPREAD * max(value, _PRIOR_FLOOR) ** 2 for value in self._theta]
-        self._limits = [_MAX_GROWTH * variance for variance in variances]
-        self._covariance = [[variances[i] if i == j else 0.0 for j in range(NUM_TERMS)] for i in range(NUM_TERMS)]
+        self._prior = [_PRIOR_SPREAD * max(value, _PRIOR_FLOOR) ** 2 for value in self._theta]
+        self._limits = [_MAX_GROWTH * variance for variance in self._prior]
+        self._covariance = self._prior_covariance()
         self._forgetting = forgetting
         self._quantile = margin_quantile
         self._absolute = ResidualWindow()
@@ -113,17 +116,17 @@ class StepPredictor:
         return shape.predict_s(self.cost) * (1.0 + self.relative_margin)
 
     def update(self, shape: StepShape, duration_s: float) -> None:
-        """Learn from one step. Durations that cannot be (not finite, not positive) are ignored."""
-        if shape.tokens == 0 or not (0.0 < duration_s < math.inf):
+        """Learn from one step. Durations that cannot be (not positive, not below an hour) are ignored."""
+        if shape.tokens == 0 or not (0.0 < duration_s < MAX_STEP_S):
             return
         predicted = self.predict_s(shape)
         self._absolute.add(duration_s - predicted)
-        if predicted > 0.0:
+        if predicted > _SHORTEST_S:
             self._relative.add((duration_s - predicted) / predicted)
         target = duration_s
-        if self.num_updates >= _WARM_STEPS and predicted > 0.0:
+        if self.num_updates >= _WARM_STEPS and predicted > _SHORTEST_S:
             target = min(max(target, predicted / MAX_SURPRISE), predicted * MAX_SURPRISE)
-        weight = 1.0 / (predicted if predicted > 0.0 else target)
+        weight = 1.0 / (predicted if predicted > _SHORTEST_S else max(target, _SHORTEST_S))
         row = [term * scale * weight for term, scale in zip(shape.terms(), SCALES, strict=True)]
         self._correct(row, target * weight)
         self.num_updates += 1
@@ -141,7 +144,12 @@ class StepPredictor:
             theta[i] += gain * error
             row = covariance[i]
             covariance[i] = [(row[j] - gain * px[j]) / forgetting for j in range(NUM_TERMS)]
+        if min(covariance[i][i] for i in range(NUM_TERMS)) <= 0.0:  # rounding, after very many steps
+            self._covariance = self._prior_covariance()
         self._keep_positive()
+
+    def _prior_covariance(self) -> list[list[float]]:
+        return [[self._prior[i] if i == j else 0.0 for j in range(NUM_TERMS)] for i in range(NUM_TERMS)]
 
     def _keep_positive(self) -> None:
         """Set negative coefficients to zero and move the others to the best fit under that condition."""
