@@ -70,7 +70,7 @@ def _served(config: RouterConfig, files: ModelFiles) -> tuple[Served, PromptEnco
         )
     table = TokenTable(load_tokenizer(files.tokenizer_file))
     template = ChatTemplate(files.chat_template, files.special_tokens) if files.chat_template is not None else None
-    names = config.served_names or tuple(dict.fromkeys((files.served_name, config.model)))
+    names = config.served_names or (files.served_name,)
     metrics = RouterMetrics()
     fleet = Fleet(config, ClusterCore(config.cluster), spec, table, metrics)
     encoder = PromptEncoder(

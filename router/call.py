@@ -1,4 +1,4 @@
-"""One HTTP request on its way: its flights (one per prompt), its choices, and the wake-up of whoever writes the answer.
+"""One HTTP request on its way: a flight for each prompt, a choice for each answer, and the wake-up of its writer.
 
 Tokens become text the moment they arrive, so a stop string ends its sequence at once however slowly the client reads.
 What waits here is bounded by the request itself: prompts x n x max_tokens.
@@ -59,6 +59,11 @@ class Flight:
         """Ids of the current placement."""
         return tuple(self.sequence_id(i) for i, track in enumerate(self.tracks) if not (only_open and track.ended))
 
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The prompt."""
+        return self.call.generation.prompts[self.prompt_index].token_ids
+
     def place(self, plan: Plan) -> None:
         """Begin a placement. Earlier ones produced nothing that was shown."""
         self.plan = plan
@@ -66,14 +71,30 @@ class Flight:
         self.tracks = [SequenceTrack() for _ in self.tracks]
         self.call.renew_choices(self.prompt_index)
 
+    def unplace(self, attempt: int) -> None:
+        """Placement number `attempt` is over; without a newer one the flight is pending again."""
+        if self.attempt == attempt:
+            self.plan = None
+
+    def deliver(self, i: int, output: SequenceOutput, now: float) -> bool:
+        """Take in what sequence `i` produced. True when a stop string ended it and the replica must be told."""
+        track = self.tracks[i]
+        if output.token_ids:
+            track.first_s = now if track.first_s is None else track.first_s
+            track.last_s = now
+            track.num_tokens += len(output.token_ids)
+        track.usage = output.usage or track.usage
+        stopped = self.call.deliver(self.prompt_index * len(self.tracks) + i, output)
+        track.ended = stopped or output.finish is not None
+        return stopped
+
 
 class Call:
-    """The answer under way. One task waits in `wait`; everything else is called from the event loop."""
+    """One task waits in `wait`; everything else is called from the event loop."""
 
     def __init__(self, generation: Generation, table: TokenTable) -> None:
         self.generation = generation
         self.flights: list[Flight] = []
-        self.choices: list[Choice] = []
         self.error: PhaseServeError | None = None
         self._table = table
         self._dirty: dict[int, None] = {}
@@ -90,9 +111,8 @@ class Call:
         """Tokens generated so far, over all choices."""
         return sum(choice.num_tokens for choice in self.choices)
 
-    def deliver(self, flight: Flight, i: int, output: SequenceOutput) -> bool:
-        """Take in tokens. True when a stop string ended the choice and the replica must be told."""
-        index = flight.prompt_index * self.generation.n + i
+    def deliver(self, index: int, output: SequenceOutput) -> bool:
+        """Take in tokens of one choice. True when a stop string ended it and the replica must be told."""
         stopped = self.choices[index].push(output)
         self._dirty[index] = None
         self._wake.set()
@@ -121,6 +141,11 @@ class Call:
         for index in range(first, first + self.generation.n):
             self.choices[index] = self._new_choice()
             self._dirty.pop(index, None)
+
+    def of_prompt(self, prompt_index: int) -> list[Choice]:
+        """The n choices of one prompt."""
+        n = self.generation.n
+        return self.choices[prompt_index * n : (prompt_index + 1) * n]
 
     def _new_choice(self) -> Choice:
         generation = self.generation

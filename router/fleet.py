@@ -6,7 +6,6 @@ All state is touched from one event loop; the core never sees two events at once
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 import uuid
@@ -40,9 +39,11 @@ from contracts.model import ModelSpec
 from contracts.replica_io import SequenceOutput
 from contracts.request import FinishReason, Request
 from contracts.views import ReplicaView
-from router.call import Call, Flight, SequenceTrack
+from router.call import Call, Flight
 from router.config import RouterConfig
+from router.flights import Flights
 from router.generation import Generation
+from router.handshake import why_not_served
 from router.metrics import RouterMetrics
 from router.outcome import flight_outcome
 from router.replica_link import ReplicaLink
@@ -53,7 +54,7 @@ log = logging.getLogger("phaseserve.router")
 
 
 class Fleet:
-    """Calls in, tokens out. `run` keeps the links; `open`, `close` and `stop` are for the HTTP side."""
+    """Calls in, tokens out. `run` keeps the links; `open` and `close` are for the HTTP side."""
 
     def __init__(
         self, config: RouterConfig, core: ClusterCore, spec: ModelSpec, table: TokenTable, metrics: RouterMetrics
@@ -64,7 +65,6 @@ class Fleet:
         self._table = table
         self._metrics = metrics
         self._context = zmq.asyncio.Context()
-        self._serial = itertools.count(1)
         router_id = f"router-{uuid.uuid4().hex[:12]}"
         self.links = [
             ReplicaLink(
@@ -80,8 +80,7 @@ class Fleet:
         self._joined: dict[str, ReplicaLink] = {}
         self._contexts: dict[str, int] = {}
         self._stopped = False
-        self._flights: dict[str, Flight] = {}
-        self._sequences: dict[str, tuple[Flight, int]] = {}
+        self._flights = Flights()
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -92,7 +91,7 @@ class Fleet:
                 group.create_task(self._tick())
         finally:
             self._stopped = True
-            for flight in list(self._flights.values()):
+            for flight in self._flights:
                 self._fail(flight, Unavailable("the router is stopping"))
             self._context.destroy(linger=0)
 
@@ -130,19 +129,13 @@ class Fleet:
         if self._stopped:
             call.fail(Unavailable("the router is stopping"))
             return call
-        for index, prompt in enumerate(generation.prompts):
-            suffix = f"-p{index}" if len(generation.prompts) > 1 else ""
-            request_id = generation.id + suffix
-            if request_id in self._flights:  # a client that uses one X-Request-Id twice at the same time
-                request_id = f"{request_id}.{next(self._serial)}"
-            flight = Flight(request_id, index, call, arrived_s, tracks=[SequenceTrack() for _ in range(generation.n)])
-            call.flights.append(flight)
-            self._flights[request_id] = flight
+        call.flights = self._flights.add(call, arrived_s)
+        for flight in call.flights:
             self._feed(
                 ClientRequestArrived(
-                    request_id=request_id,
-                    prompt_tokens=len(prompt.token_ids),
-                    max_tokens=generation.max_tokens[index],
+                    request_id=flight.request_id,
+                    prompt_tokens=len(flight.token_ids),
+                    max_tokens=generation.max_tokens[flight.prompt_index],
                     num_sequences=generation.n,
                     slo=self._config.slo,
                     priority=generation.priority,
@@ -155,25 +148,20 @@ class Fleet:
         for flight in call.flights:
             if not flight.ended:
                 self._feed(ClientLeft(flight.request_id))
-                self._forget(flight)
+                self._flights.remove(flight)
 
     # ---- what replicas say (LinkOwner) --------------------------------------------------------------------------
 
     def joined(self, link: ReplicaLink, welcome: wire.Welcome) -> str | None:
         identity = welcome.identity
-        theirs = identity.model
-        if welcome.protocol != wire.PROTOCOL_VERSION:
-            return f"it speaks protocol {welcome.protocol}, not {wire.PROTOCOL_VERSION}"
-        is_fake = theirs.family == "fake"  # tokens without a model, for tests of everything else
-        if theirs.vocab_size != self._spec.vocab_size or (theirs.digest != self._spec.digest and not is_fake):
-            return f"it serves {theirs.name} ({theirs.digest[:12]}), not {self._spec.name} ({self._spec.digest[:12]})"
-        if identity.replica_id in self._joined:
-            return f"another endpoint already is replica {identity.replica_id}"
+        refusal = why_not_served(welcome, self._spec)
+        if refusal is None and identity.replica_id in self._joined:
+            refusal = f"another endpoint already is replica {identity.replica_id}"
+        if refusal is not None:
+            return refusal
         link.replica_id = identity.replica_id
         self._joined[identity.replica_id] = link
-        self._contexts[identity.replica_id] = theirs.max_context
-        if is_fake:
-            log.warning("replica %s is a fake: it makes tokens up", identity.replica_id)
+        self._contexts[identity.replica_id] = identity.model.max_context
         log.info("replica %s at %s joined (%s)", identity.replica_id, link.endpoint, welcome.view.role)
         self._feed(ReplicaJoined(identity, welcome.view))
         return None
@@ -185,19 +173,20 @@ class Fleet:
         now = time.monotonic()
         stopped: list[str] = []
         for output in outputs:
-            known = self._sequences.get(output.request_id)
-            if known is None or known[0].replica_id != link.replica_id:
+            known = self._flights.at(link.replica_id, output.request_id)
+            if known is None:
                 continue
             if output.finish in {FinishReason.ERROR, FinishReason.CANCELLED}:
-                self._sequence_failed(link, known[0], output)
-            elif self._sequence_produced(known[0], known[1], output, now):
+                gave_up = Unavailable(f"replica {link.replica_id} gave the request up").info()
+                self._placement_failed(known[0], output.error or gave_up)
+            elif self._deliver(known[0], known[1], output, now):
                 stopped.append(output.request_id)
         if stopped:
             link.send(wire.Cancel(request_ids=tuple(stopped)))
 
     def refused(self, link: ReplicaLink, sequence_id: str, error: ErrorInfo) -> None:
-        known = self._sequences.get(sequence_id)
-        if known is not None and known[0].replica_id == link.replica_id:
+        known = self._flights.at(link.replica_id, sequence_id)
+        if known is not None:
             self._placement_failed(known[0], error)
 
     def lost(self, link: ReplicaLink, reason: str) -> None:
@@ -205,38 +194,34 @@ class Fleet:
         assert replica_id is not None
         del self._joined[replica_id]
         del self._contexts[replica_id]
-        here = [flight for flight in self._flights.values() if flight.replica_id == replica_id]
-        before = {flight.request_id: flight.attempt for flight in here}
+        here = [(flight, flight.attempt) for flight in self._flights.on(replica_id)]
+        for flight, _ in here:
+            self._flights.placement_ended(flight)
         self._feed(ReplicaLost(replica_id, reason))
-        for flight in here:
-            if not flight.ended and flight.plan is not None and flight.attempt == before[flight.request_id]:
-                flight.plan = None  # pending again, for another replica
+        for flight, attempt in here:
+            flight.unplace(attempt)
 
     def malformed(self, link: ReplicaLink) -> None:
         self._metrics.malformed_messages.inc()
 
-    # ---- one sequence -------------------------------------------------------------------------------------------
+    # ---- flights ------------------------------------------------------------------------------------------------
 
-    def _sequence_produced(self, flight: Flight, i: int, output: SequenceOutput, now: float) -> bool:
+    def _deliver(self, flight: Flight, i: int, output: SequenceOutput, now: float) -> bool:
         """Pass tokens on. True when a stop string ended the sequence early."""
         track = flight.tracks[i]
-        num_new = len(output.token_ids)
-        if num_new:
-            self._metrics.observe_tokens(flight, track, num_new, now)
-            was_first = track.first_s is None
-            track.first_s = now if track.first_s is None else track.first_s
-            track.last_s = now
-            track.num_tokens += num_new
-            if was_first:
-                self._first_token(flight)
-        stopped = flight.call.deliver(flight, i, output)
-        if output.usage is not None:
-            track.usage = output.usage
-        if stopped or output.finish is not None:
-            track.ended = True
-            self._sequences.pop(output.request_id, None)
+        is_first = track.first_s is None and bool(output.token_ids)
+        if output.token_ids:
+            self._metrics.observe_tokens(flight, track, len(output.token_ids), now)
+        stopped = flight.deliver(i, output, now)
+        if is_first:
+            self._first_token(flight)
+        if track.ended:
+            self._flights.sequence_ended(output.request_id)
             if all(track.ended for track in flight.tracks):
-                self._end(flight)
+                outcome = flight_outcome(flight)
+                self._metrics.observe_outcome(flight, outcome)
+                self._flights.remove(flight)
+                self._feed(RequestEnded(flight.request_id, outcome))
         return stopped
 
     def _first_token(self, flight: Flight) -> None:
@@ -246,33 +231,17 @@ class Fleet:
         if num_started == len(flight.tracks):
             self._feed(PrefillFinished(flight.request_id))
 
-    def _sequence_failed(self, link: ReplicaLink, flight: Flight, output: SequenceOutput) -> None:
-        error = output.error
-        if error is None:
-            error = Unavailable(f"replica {link.replica_id} gave the request up").info()
-        self._placement_failed(flight, error)
-
     def _placement_failed(self, flight: Flight, error: ErrorInfo) -> None:
         """A placement ended by the replica's doing: the core places the request anew or gives it up."""
         replica_id, attempt = flight.replica_id, flight.attempt
         assert replica_id is not None
-        for sequence_id in flight.sequence_ids():
-            self._sequences.pop(sequence_id, None)
+        self._flights.placement_ended(flight)
         self._feed(RequestRefused(flight.request_id, replica_id, error))
-        if not flight.ended and flight.attempt == attempt:
-            flight.plan = None
+        flight.unplace(attempt)
 
-    def _end(self, flight: Flight) -> None:
-        outcome = flight_outcome(flight)
-        self._metrics.observe_outcome(flight, outcome)
-        self._forget(flight)
-        self._feed(RequestEnded(flight.request_id, outcome))
-
-    def _forget(self, flight: Flight) -> None:
-        flight.ended = True
-        self._flights.pop(flight.request_id, None)
-        for sequence_id in flight.sequence_ids():
-            self._sequences.pop(sequence_id, None)
+    def _fail(self, flight: Flight, error: PhaseServeError) -> None:
+        self._flights.remove(flight)
+        flight.call.fail(error)
 
     # ---- the core -----------------------------------------------------------------------------------------------
 
@@ -310,25 +279,20 @@ class Fleet:
         if not self._send(action.plan.replica_id, wire.Submit(requests=requests)):
             error = Unavailable(f"replica {action.plan.replica_id} cannot be reached").info()
             return (RequestRefused(action.request_id, action.plan.replica_id, error),)
-        for i, request in enumerate(requests):
-            self._sequences[request.request_id] = (flight, i)
+        self._flights.placed(flight)
         return ()
 
     def _request(self, flight: Flight, i: int, submit_index: int) -> Request:
         generation = flight.call.generation
         return Request(
             request_id=flight.sequence_id(i),
-            prompt_token_ids=generation.prompts[flight.prompt_index].token_ids,
+            prompt_token_ids=flight.token_ids,
             sampling=generation.sampling_of(flight.prompt_index, i),
             slo=self._config.slo,
             priority=generation.priority,
             waited_s=time.monotonic() - flight.arrived_s,
             submit_index=submit_index,
         )
-
-    def _fail(self, flight: Flight, error: PhaseServeError) -> None:
-        self._forget(flight)
-        flight.call.fail(error)
 
     def _send(self, replica_id: str, message: wire.RouterMessage) -> bool:
         link = self._joined.get(replica_id)

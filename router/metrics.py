@@ -115,7 +115,7 @@ class RouterMetrics:
 
     def observe_outcome(self, flight: Flight, outcome: Outcome) -> None:
         """A flight ended well."""
-        self.prompt_tokens.inc(len(flight.call.generation.prompts[flight.prompt_index].token_ids))
+        self.prompt_tokens.inc(len(flight.token_ids))
         self.e2e.observe(max(track.last_s for track in flight.tracks) - flight.arrived_s)
         for track in flight.tracks:
             if (total := tpot_s(track)) is not None:

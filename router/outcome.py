@@ -31,8 +31,7 @@ def flight_outcome(flight: Flight) -> Outcome:
         for track in flight.tracks
         if track.usage is not None and track.usage.switch_wait_s is not None
     ]
-    call, n = flight.call, len(flight.tracks)
-    mine = call.choices[flight.prompt_index * n : (flight.prompt_index + 1) * n]
+    mine = flight.call.of_prompt(flight.prompt_index)
     stopped = all(choice.finish_reason is FinishReason.STOP for choice in mine)
     return Outcome(
         ttft_s=min(firsts) - flight.arrived_s if firsts else None,

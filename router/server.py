@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import socket
 import threading
 from collections.abc import Generator
 
 import uvicorn
 from fastapi import FastAPI
 
+from contracts.errors import ConfigError
 from router.app import build_app
 from router.config import RouterConfig
 
@@ -42,16 +44,28 @@ class _Server(uvicorn.Server):
 def run_router(config: RouterConfig) -> int:
     """Serve until SIGTERM or SIGINT; the exit code. Raises `ModelError` or `ConfigError` before the port is bound."""
     app = build_app(config)
-    server = _server(config, app)
-    server.run()
+    with _listener(config) as listener:
+        log.info("listening on http://%s:%d", *listener.getsockname()[:2])
+        server = _server(config, app)
+        server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+def _listener(config: RouterConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.host, config.port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {error.strerror}", param="port") from error
+    return listener
 
 
 def _server(config: RouterConfig, app: FastAPI) -> _Server:
     settings = uvicorn.Config(
         app,
-        host=config.host,
-        port=config.port,
         loop="uvloop",
         http="auto",
         access_log=False,
