@@ -29,7 +29,7 @@ from contracts.replica_io import (
     RequestArrived,
     RunStep,
     SayDrained,
-    SequenceOutput,
+    StepDone,
     StepFailed,
     Woken,
 )
@@ -79,7 +79,7 @@ class ReplicaLoop:
         self.routers = routers
         self._shutdown = shutdown
         self._failed_in_a_row = 0
-        self._batches: asyncio.Queue[Batch] = asyncio.Queue(maxsize=1)
+        self._running: asyncio.Queue[tuple[Batch, asyncio.Future[StepDone]]] = asyncio.Queue(maxsize=1)
         self._step_began_s: float | None = None
         self._step_overdue = False
         self._changed = asyncio.Event()
@@ -105,19 +105,17 @@ class ReplicaLoop:
             try:
                 message = wire.decode_router_message(frame)
             except ProtocolError as error:
-                self.routers.counters.bad_messages += 1
-                log.warning("dropped a message: %s", error)
+                self.routers.count_bad_message(error)
                 continue
             self._on_message(identity, message)
             self._cancel_abandoned()
 
     async def _step(self) -> None:
         while True:
-            batch = await self._batches.get()
-            self._step_began_s = time.monotonic()
+            batch, step = await self._running.get()
             event: ReplicaEvent
             try:
-                event = await self._engine_thread.call(partial(self._phases.run, batch))
+                event = await step
                 self._failed_in_a_row = 0
             except Exception as error:  # the boundary to the engine: it becomes a named event
                 self._failed_in_a_row += 1
@@ -211,21 +209,19 @@ class ReplicaLoop:
         self._perform(self._core.handle(event, time.monotonic()))
 
     def _perform(self, actions: list[ReplicaAction]) -> None:
-        """The step first: the engine works while the outputs of the last one are sent."""
-        for action in actions:
-            if isinstance(action, RunStep):
-                self._batches.put_nowait(action.batch)
-        outputs: list[SequenceOutput] = []
+        """In the core's order: it puts the next step first, so the engine works while the last outputs are sent."""
         for action in actions:
             match action:
-                case Emit(outputs=new):
-                    outputs.extend(new)
+                case RunStep(batch=batch):
+                    self._step_began_s = time.monotonic()
+                    step = self._engine_thread.call(partial(self._phases.run, batch))
+                    self._running.put_nowait((batch, step))
+                case Emit(outputs=outputs):
+                    self.routers.send_outputs(outputs)
                 case Refuse(request_id=core_id, error=error):
                     self.routers.refuse(core_id, error)
                 case SayDrained():
                     self._end(f"drained ({self._shutdown.reason})")
-        if outputs:
-            self.routers.send_outputs(outputs)
         if actions:
             self._changed.set()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from contracts import wire
-from contracts.errors import ErrorInfo, Unavailable
+from contracts.errors import ErrorInfo, ProtocolError, Unavailable
 from contracts.replica_io import SequenceOutput
 from contracts.request import FinishReason
 from contracts.views import ReplicaView
@@ -114,6 +114,12 @@ class Routers:
         left = self.sessions.close(session)
         self.abandoned.extend(left)
         log.info("router %s given up: %s (%d requests)", session.router_id, why, len(left))
+
+    def count_bad_message(self, error: ProtocolError) -> None:
+        """A message that did not decode was dropped. Logged at counts 1, 2, 4, 8, ..., so that a flood fills no disk."""
+        self.counters.bad_messages += 1
+        if self.counters.bad_messages.bit_count() == 1:
+            log.warning("message dropped, the %d. of its kind: %s", self.counters.bad_messages, error)
 
     def answer_stranger(self, identity: bytes, message: wire.RouterMessage) -> None:
         """Somebody without a session (never said hello, or was given up) is told so, and nothing else."""
