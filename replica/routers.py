@@ -116,7 +116,7 @@ class Routers:
         log.info("router %s given up: %s (%d requests)", session.router_id, why, len(left))
 
     def count_bad_message(self, error: ProtocolError) -> None:
-        """A message that did not decode was dropped. Logged at counts 1, 2, 4, 8, ..., so that a flood fills no disk."""
+        """A message that did not decode was dropped. Logged at counts 1, 2, 4, 8 and so on: a flood fills no disk."""
         self.counters.bad_messages += 1
         if self.counters.bad_messages.bit_count() == 1:
             log.warning("message dropped, the %d. of its kind: %s", self.counters.bad_messages, error)
