@@ -38,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"phaseserve: unknown command {words[0]!r}\n\n{usage()}", end="", file=sys.stderr)
         return EXIT_REFUSED
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     command = importlib.import_module(f"cli.{words[0]}")
     try:
         code: int = command.run(words[1:])
