@@ -31,7 +31,7 @@ def separate_grants(state: ReplicaState, now: float) -> list[PrefillGrant]:
     A prefill replica prefills whenever it can, a decode replica is an alternating one that never has a lease.
     """
     config, clock = state.config, state.clock
-    if not (state.waiting or state.prefilling):
+    if not _could_prefill(state):
         return []
     if not state.decoding or state.role is Role.PREFILL:
         return [PrefillGrant(math.inf, config.max_chunk)]
@@ -74,7 +74,7 @@ def allowance_s(state: ReplicaState, now: float) -> float:
 def mixed_grants(state: ReplicaState, decodes: StepShape, now: float) -> list[PrefillGrant]:
     """What may be prefilled beside the decodes of a mixed step, whose shape is `decodes`."""
     config = state.config
-    if not (state.waiting or state.prefilling):
+    if not _could_prefill(state):
         return []
     if config.budget == "fixed":
         tokens = config.fixed_tokens - decodes.tokens
@@ -116,6 +116,11 @@ def note_step(state: ReplicaState, step: StepInFlight, duration_s: float, now: f
     if clock.starved_since is None:
         had_streams = any(s.first_decode_at is not None for s in state.decoding.values())
         clock.starved_since = step.started_at if had_streams else now
+
+
+def _could_prefill(state: ReplicaState) -> bool:
+    """Cheap and necessary: a started prompt, or a waiting one and a free slot."""
+    return bool(state.prefilling or (state.waiting and state.num_running < state.config.max_running))
 
 
 def _any_urgent(state: ReplicaState, now: float) -> bool:

@@ -142,6 +142,7 @@ class ReplicaLab:
         slo: Slo | None = None,
         priority: int = 0,
         waited_s: float = 0.0,
+        submit_index: int = 0,
         sampling: SamplingParams | None = None,
     ) -> Ended:
         """A request of so many (distinct to it) prompt tokens, or of these tokens."""
@@ -155,6 +156,7 @@ class ReplicaLab:
             slo=slo or Slo(),
             priority=priority,
             waited_s=waited_s,
+            submit_index=submit_index,
         )
         record = self.got[request_id] = Ended()
         self.requests[request_id] = request
