@@ -35,3 +35,15 @@ class Phases:
         if runner is None:
             raise EngineFailure(f"a replica of role {self.role} does not run {batch.phase} steps")
         return runner.run(batch)
+
+    def summary(self) -> str:
+        """What was computed here, in words."""
+        words = []
+        for name, runner in (("prefill", self.prefill), ("decode", self.decode)):
+            if runner is not None:
+                c = runner.counters
+                words.append(
+                    f"{name}: {c.steps} steps ({c.failed_steps} failed) in {c.busy_s:.1f} s,"
+                    f" {c.prompt_tokens} prompt and {c.output_tokens} output tokens computed"
+                )
+        return "; ".join(words)

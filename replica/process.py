@@ -26,7 +26,7 @@ from replica.engine_thread import EngineThread
 from replica.load import LoadedEngine, load_engine
 from replica.loop import ReplicaLoop
 from replica.phases import Phases
-from replica.routers import Routers
+from replica.routers import RouterCounters, Routers
 from replica.shutdown import Shutdown
 from scheduling.replica_core import ReplicaCore
 
@@ -85,13 +85,9 @@ async def _serve(config: ReplicaConfig, thread: EngineThread, shutdown: Shutdown
         loop = ReplicaLoop(config.loop, _identity(config, loaded), core, phases, thread, routers, shutdown)
         _announce(config, loaded, channel.endpoint)
         reason = await loop.run()
-        log.info("replica %s ended: %s", config.replica_id, reason)
-        log.info(
-            "prefill: %s; decode: %s",
-            phases.prefill and phases.prefill.counters,
-            phases.decode and phases.decode.counters,
-        )
-        log.info("%s; %d messages of a wrong shape", routers.counters, channel.malformed)
+        log.info("replica %s ended: %s; %s", config.replica_id, reason, phases.summary())
+        if routers.counters != RouterCounters() or channel.malformed:
+            log.info("%s; %d messages of a wrong shape", routers.counters, channel.malformed)
     finally:
         channel.close()
     thread.call(loaded.engine.close)

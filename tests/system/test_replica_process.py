@@ -53,6 +53,8 @@ async def test_fifty_streams_get_exactly_their_tokens(start_replica: Any, connec
     await router.wait_view(idle)
     replica.signal(signal.SIGTERM)
     assert await replica.wait_exit() == 0
+    num_prompt_tokens = sum(len(prompt) for prompt in prompts.values())
+    assert f" {num_prompt_tokens} prompt and " in replica.log  # each prompt token was computed once
 
 
 async def test_beside_running_streams_prompts_wait_for_a_lease(start_replica: Any, connect_router: Any) -> None:
