@@ -46,7 +46,7 @@ class ClusterCore:
         """Take one event; returns what to do, in order. Raises `InvalidTransition` on an arrival whose id is in use.
 
         Events about requests or replicas that are not (or no longer) known, or of an earlier process of a replica,
-        change nothing. After every event leases are renewed, and after all but arrivals the pending requests are tried.
+        change nothing. After every event leases are renewed, after those about replicas or time pending requests tried.
         """
         place = self.placement
         place.now = max(place.now, now)
@@ -72,7 +72,7 @@ class ClusterCore:
                 self._reported(event)
             case TimePassed():
                 self._expire()
-        if not isinstance(event, ClientRequestArrived):
+        if isinstance(event, ViewReported | ReplicaJoined | ReplicaLost | TimePassed):
             place.try_pending()
         place.fleet.keep_pointer_open(place.now)
         place.actions += renew_leases(place.fleet, place.now, place.config)

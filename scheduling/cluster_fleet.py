@@ -19,8 +19,8 @@ PLACEABLE = frozenset({Role.ALTERNATING, Role.MIXED})
 class ReplicaRecord:
     """One live replica. `placed` holds every request placed here and not ended; `unacked` those of them that the
     last view does not count yet (views lag). `window` holds when the TTFT target of each member of the current
-    prefill window ends. `lease_until` is when the prefill lease ends, `best_effort_at` when the next best-effort
-    prompt may come.
+    prefill window ends. `lease_until` is when the prefill lease ends, `forced_at` when the next late prompt may be
+    forced upon the streams here.
     """
 
     identity: ReplicaIdentity
@@ -30,8 +30,8 @@ class ReplicaRecord:
     placed: dict[str, RequestRecord] = field(default_factory=dict)
     unacked: dict[str, RequestRecord] = field(default_factory=dict)
     lease_until: float | None = None
+    forced_at: float = 0.0
     window: dict[str, float] = field(default_factory=dict)
-    best_effort_at: float = 0.0
 
     @property
     def replica_id(self) -> str:
@@ -70,15 +70,13 @@ class ReplicaRecord:
     def place(self, record: RequestRecord, now: float, config: ClusterCoreConfig) -> None:
         """Count a request that is being dispatched here; it gets the next submit index.
 
-        A window must end within the TTFT target of each member, except of best-effort ones, which are late anyhow;
-        those close the replica to further best-effort prompts until they have had no more than their share of time.
+        A window must end within the TTFT target of each member, except of best-effort ones, which are late anyhow.
         """
         self.last_submit_index += 1
         record.submit_index = self.last_submit_index
         record.replica_id = self.replica_id
         if record.best_effort:
-            busy_s = self.backlog_s + record.prefill_s
-            self.best_effort_at = now + busy_s / config.best_effort_share
+            self.forced_at = now + (self.backlog_s + record.prefill_s) / config.forced_share
         else:
             self.window[record.request_id] = record.ttft_deadline_at
         self.placed[record.request_id] = record
@@ -122,7 +120,7 @@ class ReplicaRecord:
             max_running=self.identity.max_running,
             max_waiting=self.identity.max_waiting,
             window_left_s=window_left_s,
-            best_effort_wait_s=max(0.0, self.best_effort_at - now) if view.running else 0.0,
+            forced_wait_s=max(0.0, self.forced_at - now),
             closed=closed,
         )
 

@@ -51,23 +51,29 @@ class PendingQueue:
         """Requests that have waited `pending_deadline_s` since they arrived."""
         return [r for r in self._records.values() if now - r.arrived_at >= self._config.pending_deadline_s]
 
-    def in_order(self, now: float) -> list[RequestRecord]:
-        """The order in which to try them: by priority raised by age, then Moore-Hodgson on the TTFT deadlines.
+    def in_order(self, now: float) -> tuple[list[RequestRecord], list[RequestRecord]]:
+        """The order in which to try them: those that can still be on time, then the late ones.
 
-        One window is open for prefill at a time, hence the single-machine rule. Requests it drops, because not all
-        can be on time, follow in deadline order and stay; ageing brings them forward.
+        The punctual go by priority, then by Moore-Hodgson on their TTFT deadlines; one window is open for prefill at
+        a time, hence the single-machine rule. What it drops, because not all can be on time, follows in deadline
+        order. The late go by priority raised by age, then by arrival.
         """
         levels: dict[int, list[RequestRecord]] = {}
+        late: list[RequestRecord] = []
         for record in self._records.values():
-            levels.setdefault(self._level(record, now), []).append(record)
-        ordered: list[RequestRecord] = []
+            if now + record.prefill_s > record.ttft_deadline_at:
+                late.append(record)
+            else:
+                levels.setdefault(record.asked.priority, []).append(record)
+        late.sort(key=lambda record: (-self._level(record, now), record.arrived_at))
+        punctual: list[RequestRecord] = []
         start = now
         for level in sorted(levels, reverse=True):
             members = levels[level]
             on_time, dropped = moore_hodgson([(r.ttft_deadline_at, r.prefill_s) for r in members], start)
-            ordered += [members[index] for index in on_time + dropped]
+            punctual += [members[index] for index in on_time + dropped]
             start += sum(members[index].prefill_s for index in on_time)
-        return ordered
+        return punctual, late
 
     def _level(self, record: RequestRecord, now: float) -> int:
         aged_s = self._config.aged_after * max(record.asked.slo.ttft_s, 1e-3)

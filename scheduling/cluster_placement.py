@@ -10,7 +10,7 @@ from collections import Counter
 from contracts.cluster_io import CancelOn, ClientRequestArrived, ClusterAction, Dispatch, RefuseRequest
 from contracts.errors import Overloaded, PhaseServeError, Unavailable
 from contracts.phase import Layout
-from contracts.plan import Decision, Outcome
+from contracts.plan import Decision, Outcome, Plan
 from contracts.views import ReplicaView
 from scheduling.cluster_decisions import DecisionRing
 from scheduling.cluster_fleet import Fleet, ReplicaRecord
@@ -22,6 +22,7 @@ from scheduling.output_reserve import OutputLengths
 from scheduling.plan_choice import plan_request
 from scheduling.plan_inputs import Ask, Candidate, Load
 from scheduling.plan_predict import blocks_needed, request_prefill_s
+from scheduling.plan_reason import plan_of
 
 
 class Placement:
@@ -37,6 +38,7 @@ class Placement:
         self.actions: list[ClusterAction] = []
         self.now = 0.0
         self._outputs = OutputLengths()
+        self._pass_loads: tuple[list[Load], list[Load]] | None = None
 
     def admit(self, asked: ClientRequestArrived) -> RequestRecord:
         """Remember a request that just arrived."""
@@ -62,17 +64,30 @@ class Placement:
         self.refuse(record, Overloaded(message, retry_after_s=self.retry_after_s()))
 
     def try_pending(self) -> None:
-        """Place what can be placed of the pending requests, the most urgent first; none of them blocks another."""
-        loads: tuple[list[Load], list[Load]] | None = None
-        for record in self.pending.in_order(self.now)[: self.config.pending_tries]:
-            if record.avoid is not None or loads is None:
-                loads = self._loads(record)
-            found = plan_request(self._ask(record), *loads, self.config)
-            if isinstance(found, Candidate):
-                self.pending.remove(record.request_id)
-                self._dispatch(record, found)
-            if isinstance(found, Candidate) or record.avoid is not None:
-                loads = None
+        """Place what can be placed of the pending requests, the most urgent first; none of them blocks another.
+
+        While a punctual one still waits the late ones leave it what slack there is (see `plan_best_effort`).
+        """
+        tries = self.config.pending_tries
+        punctual, late = self.pending.in_order(self.now)
+        self._pass_loads = None
+        placed = sum(self._try(record, yields=False) for record in punctual[:tries])
+        for record in late[:tries]:
+            self._try(record, yields=placed < len(punctual))
+
+    def _try(self, record: RequestRecord, yields: bool) -> bool:
+        if self._pass_loads is None or record.avoid is not None:
+            loads = self._loads(record)
+            self._pass_loads = loads if record.avoid is None else None
+        else:
+            loads = self._pass_loads
+        found = plan_request(self._ask(record, yields), *loads, self.config)
+        if not isinstance(found, Candidate):
+            return False
+        self.pending.remove(record.request_id)
+        self._dispatch(record, found)
+        self._pass_loads = None
+        return True
 
     def view_came(self, replica: ReplicaRecord, view: ReplicaView) -> None:
         """Take a replica's newer view; requests that it refused may be offered to it again."""
@@ -159,7 +174,7 @@ class Placement:
     def _expected_output(self) -> int:
         return self._outputs.expect(0, self.config.output_reserve_quantile)
 
-    def _ask(self, record: RequestRecord) -> Ask:
+    def _ask(self, record: RequestRecord, yields: bool = False) -> Ask:
         asked = record.asked
         return Ask(
             prompt_tokens=asked.prompt_tokens,
@@ -167,12 +182,14 @@ class Placement:
             reserve_tokens=min(asked.max_tokens, self._expected_output()),
             slo=asked.slo,
             waited_s=self.now - record.arrived_at,
+            yields=yields,
         )
 
     def _dispatch(self, record: RequestRecord, found: Candidate) -> None:
-        target = self.fleet.get(found.plan.replica_id)
+        target = self.fleet.get(found.load.replica_id)
         assert target is not None
-        record.blocks = blocks_needed(self._ask(record), target.view.block_size)
+        ask = self._ask(record)
+        record.blocks = blocks_needed(ask, target.view.block_size)
         record.prefill_s = self._request_prefill_s(record, target)
         record.prefill_finished = False
         record.best_effort = found.best_effort
@@ -181,11 +198,12 @@ class Placement:
         self.counts["best_effort"] += found.best_effort
         record.move(RequestStatus.DISPATCHED, f"to {target.replica_id}")
         target.place(record, self.now, self.config)
-        if found.plan.layout is Layout.PHASED:
+        plan = plan_of(ask, found, self.config.slack_rule)
+        if found.layout is Layout.PHASED:
             self.fleet.pointer = target.replica_id
             self.actions.append(grant(target, self.now, self.config))
-        self.actions.append(Dispatch(record.request_id, found.plan, record.submit_index))
-        self.decisions.record(self._decision(record, found))
+        self.actions.append(Dispatch(record.request_id, plan, record.submit_index))
+        self.decisions.record(self._decision(record, plan=plan))
 
     def _request_prefill_s(self, record: RequestRecord, replica: ReplicaRecord) -> float:
         asked, view = record.asked, replica.view
@@ -200,12 +218,12 @@ class Placement:
             replica.forget(record)
         record.replica_id = None
 
-    def _decision(self, record: RequestRecord, found: Candidate | None = None, refusal: str | None = None) -> Decision:
+    def _decision(self, record: RequestRecord, plan: Plan | None = None, refusal: str | None = None) -> Decision:
         return Decision(
             request_id=record.request_id,
             at_s=self.now,
             prompt_tokens=record.asked.prompt_tokens,
             pending_s=self.now - record.arrived_at,
-            plan=None if found is None else found.plan,
+            plan=plan,
             refusal=refusal,
         )

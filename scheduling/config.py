@@ -75,8 +75,8 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     A view older than `view_stale_s` keeps new requests off its replica, unless it is the only one; older than
     `view_dead_s`, or with one step running for `step_stuck_s`, it keeps them off in any case.
 
-    A request that can no longer meet its TTFT target is placed as best effort, which may take at most
-    `best_effort_share` of the time of a replica with running streams.
+    A request that can no longer meet its TTFT target goes where slack allows; without that it is forced upon an
+    alternating replica with streams, but forced prompts get at most `forced_share` of such a replica's time.
 
     `output_reserve_quantile` of the output lengths seen is the KV reserve of a new request. `pending_tries` bounds how
     many pending requests one event tries to place; each `aged_after` TTFT targets of waiting raise one by a priority.
@@ -94,9 +94,9 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     view_dead_s: float = 5.0
     step_stuck_s: float = 30.0
     retry_after_s: float = 2.0
-    best_effort_share: float = 0.5
+    forced_share: float = 0.25
     output_reserve_quantile: float = 0.5
-    pending_tries: int = 32
+    pending_tries: int = 16
     aged_after: float = 2.0
     prefill_chunk: int = 512
     decisions_kept: int = 1024
@@ -111,6 +111,6 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         ):
             _require(getattr(self, name) > 0.0, name, "must be positive")
         _require(self.view_dead_s >= self.view_stale_s, "view_dead_s", "must be at least view_stale_s")
-        _require(0.0 < self.best_effort_share <= 1.0, "best_effort_share", "must be above 0 and at most 1")
+        _require(0.0 < self.forced_share <= 1.0, "forced_share", "must be above 0 and at most 1")
         for name in ("slack_quantile", "output_reserve_quantile"):
             _require(0.0 <= getattr(self, name) <= 1.0, name, "must be between 0 and 1")

@@ -29,9 +29,9 @@ def plan_request(ask: Ask, ring: Sequence[Load], mixed: Sequence[Load], config: 
     meeting = [candidate for candidate in candidates if candidate.meets]
     if meeting:
         return min(meeting, key=lambda candidate: candidate.cost_s)
-    on_idle = [candidate for candidate in candidates if candidate.idle]
+    on_idle = [candidate for candidate in candidates if candidate.load.idle]
     if on_idle:
-        return as_best_effort(min(on_idle, key=lambda candidate: candidate.plan.prediction.ttft_s), ask)
+        return as_best_effort(min(on_idle, key=lambda candidate: candidate.ttft_s))
     if is_hopeless(ask, (*ring, *mixed), config):
         found = plan_best_effort(ask, (*ring, *mixed), config)
         if isinstance(found, Candidate) or ring:
@@ -54,35 +54,45 @@ def plan_best_effort(ask: Ask, loads: Sequence[Load], config: ClusterCoreConfig)
     """The least loaded open replica with room, whatever its slack; or why there is none.
 
     Without this a prompt whose own prefill exceeds the TTFT target would be rejected by every replica for ever
-    (EcoServe's Algorithm 1 read literally). So that late prompts do not starve running streams in turn, a replica
-    with streams takes the next one only after its share of time for them has passed (`best_effort_share`).
+    (EcoServe's Algorithm 1 read literally).
     """
     best: Candidate | None = None
     objections: list[str] = []
     for load in loads:
         why_not = room_objection(ask, load)
-        if why_not is None and load.best_effort_wait_s > 0:
-            why_not = f"{load.best_effort_wait_s:.3f} s until the next late prompt"
+        if why_not is None:
+            why_not = _late_objection(ask, load, config)
         if why_not is not None:
             objections.append(f"{load.replica_id}: {why_not}")
             continue
         make = phased_candidate if load.role is Role.ALTERNATING else colocated_candidate
         candidate = make(ask, load, config)
-        if best is None or candidate.plan.prediction.ttft_s < best.plan.prediction.ttft_s:
+        if best is None or candidate.ttft_s < best.ttft_s:
             best = candidate
     if best is None:
         return "; ".join(objections[:4]) or "no replica"
-    return as_best_effort(best, ask)
+    return as_best_effort(best)
 
 
-def as_best_effort(candidate: Candidate, ask: Ask) -> Candidate:
-    """`candidate` with a reason that says which target it gives up."""
-    ttft_s = candidate.plan.prediction.ttft_s
-    missed = (
-        f"predicted TTFT {ttft_s:.3f} s (prompt alone {candidate.prefill_s:.3f} s) over target {ask.slo.ttft_s:.3f} s"
-        if ttft_s > ask.slo.ttft_s
-        else f"predicted TPOT {candidate.plan.prediction.tpot_s:.3f} s over target {ask.slo.tpot_s:.3f} s"
-    )
-    reason = f"best effort, {candidate.plan.layout} on {candidate.plan.replica_id}, the least loaded: {missed}"
-    plan = msgspec.structs.replace(candidate.plan, reason=reason)
-    return msgspec.structs.replace(candidate, plan=plan, best_effort=True)
+def _late_objection(ask: Ask, load: Load, config: ClusterCoreConfig) -> str | None:
+    """Why a late prompt should not go to `load` yet, or None.
+
+    It goes where no other prompt waits, within the slack of the running streams, while no punctual prompt needs
+    either. In overload that may be never; so late prompts are forced upon a replica all the same, for at most
+    `forced_share` of its time. More would eat the slack by which others are on time: without that bound nobody is.
+    """
+    if load.forced_wait_s <= 0:
+        return None
+    if ask.yields or load.waiting > 0:
+        return f"punctual prompts first, next late one in {load.forced_wait_s:.3f} s"
+    if load.role is Role.MIXED or load.slack_s is None:
+        return None
+    window_s = load.backlog_s + prompt_prefill_s(load.cost, ask.prompt_tokens, config.prefill_chunk)
+    if window_s <= load.slack_s:
+        return None
+    return f"window {window_s:.3f} s over slack {load.slack_s:.3f} s, next late prompt in {load.forced_wait_s:.3f} s"
+
+
+def as_best_effort(candidate: Candidate) -> Candidate:
+    """`candidate`, taken although it does not meet the targets."""
+    return msgspec.structs.replace(candidate, best_effort=True)

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from contracts.phase import Layout
-from contracts.plan import Plan, Prediction
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
 from scheduling.plan_predict import (
@@ -111,19 +110,17 @@ def phased_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Candida
     prefill_s = prompt_prefill_s(load.cost, ask.prompt_tokens, config.prefill_chunk)
     ttft_s = phased_ttft_s(ask, load, prefill_s)
     tpot_s = decode_step_s(ask, load)
-    window_s = load.backlog_s + prefill_s
-    harm_s = max(0.0, window_s - load.tightest_slack_s) if load.tightest_slack_s is not None else 0.0
-    slack = "no running stream" if load.slack_s is None else f"slack {load.slack_s:.3f} s ({config.slack_rule})"
-    plan = Plan(
+    tightest_s = load.tightest_slack_s
+    return Candidate(
         layout=Layout.PHASED,
-        replica_id=load.replica_id,
-        prediction=Prediction(ttft_s=ttft_s, switch_wait_s=0.0, tpot_s=tpot_s, harm_s=harm_s),
-        reason=f"phased on {load.replica_id}: waited {ask.waited_s:.3f} s + backlog {load.backlog_s:.3f} s + prompt "
-        f"{prefill_s:.3f} s within TTFT {ask.slo.ttft_s:.3f} s, {slack}",
+        load=load,
+        prefill_s=prefill_s,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        harm_s=0.0 if tightest_s is None else max(0.0, load.backlog_s + prefill_s - tightest_s),
+        cost_s=prefill_s * (1 + load.running),
+        meets=meets_targets(ask, load, ttft_s, tpot_s),
     )
-    meets = meets_targets(ask, load, ttft_s, tpot_s)
-    cost_s = prefill_s * (1 + load.running)
-    return Candidate(plan=plan, cost_s=cost_s, prefill_s=prefill_s, meets=meets, idle=load.idle)
 
 
 def _prefer_idle(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> Candidate:
@@ -131,10 +128,10 @@ def _prefer_idle(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> C
     current = phased_candidate(ask, ring[0], config)
     if ring[0].running == 0:
         return current
-    score = current.plan.prediction.ttft_s + current.prefill_s
+    score = current.ttft_s + current.prefill_s
     for load in ring[1:]:
         if load.idle and objection(ask, load, config) is None:
             idle = phased_candidate(ask, load, config)
-            if idle.plan.prediction.ttft_s < score:
+            if idle.ttft_s < score:
                 return idle
     return current

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from contracts.views import StepCost
 from scheduling.plan_inputs import Ask, Load
 from scheduling.step_cost import predict_prefill_s, predict_step_s
@@ -10,8 +12,10 @@ MIN_CHUNKED_SHARE = 0.05
 """Share of a mixed replica's time that prefill gets even when the token budget leaves no room (overdue prompts)."""
 
 
+@lru_cache(maxsize=4096)
 def prompt_prefill_s(cost: StepCost, prompt_tokens: int, prefill_chunk: int) -> float:
-    """Seconds to prefill one prompt alone, with the predictor's margin, no prefix cached."""
+    """Seconds to prefill one prompt alone, with the predictor's margin, no prefix cached. Remembered: one
+    pass over pending requests asks the same several times."""
     return predict_prefill_s(cost, past=0, tokens=prompt_tokens, chunk=prefill_chunk) + cost.margin_s
 
 

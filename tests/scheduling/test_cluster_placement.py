@@ -36,6 +36,11 @@ def refusals(actions: list[ClusterAction]) -> list[tuple[str, int]]:
     return [(action.request_id, action.error.status) for action in actions if isinstance(action, RefuseRequest)]
 
 
+def order(core: ClusterCore, now: float) -> tuple[list[str], list[str]]:
+    punctual, late = core.placement.pending.in_order(now)
+    return [record.request_id for record in punctual], [record.request_id for record in late]
+
+
 def test_one_request_from_arrival_to_end(cluster: Any) -> None:
     core = cluster.core("a")
     # 1. an idle fleet places it at once, the lease first
@@ -130,14 +135,30 @@ def test_prompt_longer_than_the_ttft_target_neither_starves_nor_blocks(cluster: 
     assert dispatches(core.handle(cluster.arrived("small"), 0.0)) == [("small", "b")]
 
 
-def test_late_prompts_get_only_their_share_of_a_replica_with_streams(cluster: Any) -> None:
-    core = cluster.core(best_effort_share=0.5)
+def test_late_prompts_get_their_share_of_a_busy_replica_and_no_more(cluster: Any) -> None:
+    core = cluster.core(forced_share=0.5)
     core.handle(cluster.joined("a", slack=0.1), 0.0)
     assert dispatches(core.handle(cluster.arrived("huge1", 2000), 0.0))
     assert dispatches(core.handle(cluster.arrived("huge2", 2000), 0.0)) == []
-    caught_up = cluster.view("a", slack=0.1, acked_submit_index=1)
-    assert dispatches(core.handle(ViewReported(caught_up), 2.1)) == []
-    assert dispatches(core.handle(ViewReported(caught_up), 4.1)) == [("huge2", "a")]
+    done = cluster.view("a", slack=0.1, acked_submit_index=1)
+    assert dispatches(core.handle(ViewReported(done), 3.9)) == []
+    assert dispatches(core.handle(ViewReported(done), 4.1)) == [("huge2", "a")]
+    # within slack a third need not wait for its share
+    assert dispatches(core.handle(cluster.arrived("huge3", 2000), 4.2)) == []
+    ample = cluster.view("a", slack=5.0, acked_submit_index=2)
+    assert dispatches(core.handle(ViewReported(ample), 6.3)) == [("huge3", "a")]
+
+
+def test_late_prompts_leave_the_slack_to_punctual_ones(cluster: Any) -> None:
+    core = cluster.core()
+    core.handle(cluster.joined("a", slack=0.0), 0.0)
+    core.handle(cluster.arrived("forced", 1500), 0.0)
+    for name, tokens in (("late", 1500), ("punctual", 600)):
+        core.handle(cluster.arrived(name, tokens), 0.0)
+    assert core.pending_count == 2
+    # 1.5 s of slack would do for the late one, but it is the punctual one that gets it
+    spare = cluster.view("a", slack=1.5, acked_submit_index=1)
+    assert dispatches(core.handle(ViewReported(spare), 0.1)) == [("punctual", "a")]
 
 
 def test_request_past_its_ttft_target_is_placed_without_slack(cluster: Any) -> None:
@@ -240,12 +261,14 @@ def test_pending_order_saves_the_most_deadlines(cluster: Any) -> None:
     # 1.0 s for all: long (0.8 s) and the two short ones (0.3 s) are not all possible, so the long one comes last
     for name, tokens in (("long", 800), ("short1", 300), ("short2", 300)):
         core.handle(cluster.arrived(name, tokens), 0.0)
-    assert [record.request_id for record in core.placement.pending.in_order(0.0)] == ["short1", "short2", "long"]
-    # priority goes first, and so does age
-    core.handle(cluster.arrived("vip", 900, priority=1), 0.1)
-    assert core.placement.pending.in_order(0.1)[0].request_id == "vip"
-    core.handle(cluster.arrived("young", 100, slo=Slo(ttft_s=9.0, tpot_s=0.1)), 2.05)
-    assert core.placement.pending.in_order(2.05)[-1].request_id == "young"
+    assert order(core, 0.0) == (["short1", "short2", "long"], [])
+    # priority goes first
+    core.handle(cluster.arrived("vip", 100, priority=1), 0.1)
+    assert order(core, 0.1) == (["vip", "short1", "short2", "long"], [])
+    # late ones go last: oldest first, but age raises priority
+    core.handle(cluster.arrived("young", 100, slo=Slo(ttft_s=9.0, tpot_s=0.1)), 1.05)
+    assert order(core, 1.05) == (["young"], ["vip", "long", "short1", "short2"])
+    assert order(core, 2.05) == (["young"], ["long", "short1", "short2", "vip"])
 
 
 def test_one_that_cannot_go_does_not_hold_up_the_next(cluster: Any) -> None:
