@@ -1,0 +1,159 @@
+// int8 product: C[M,N] = scale_a[m] * scale_w[n] * (A_int8 W_int8^T), weights per output channel, activations per row.
+//
+// Packed layout: panels of NR columns; for each group of four k, NR columns times four bytes. K is padded to 64. The
+// integer sum is exact, so VNNI, AMX and portable code give bitwise the same result, whatever M is.
+#pragma once
+
+#include "gemm_f32.h"
+#include "rows.h"
+
+namespace ps {
+
+// Weights [N,K] quantised. `scales` and `offsets` are per packed column; an offset is kActOffset * column sum.
+struct MatrixI8 {
+    const int8_t* panels;
+    const float* scales;
+    const int32_t* offsets;
+    const float* bias;
+    int64_t n, k;
+};
+
+// Quantised rows of activations.
+struct RowsI8 {
+    const uint8_t* values;
+    const float* scales;
+    int64_t stride;  // bytes
+};
+
+static inline void pack_panel_i8(const float* w, int64_t n, int64_t k, bool paired, int64_t p, int8_t* panel, float* scales,
+                                 int32_t* offsets) {
+    std::memset(panel, 0, static_cast<size_t>(padded_k(k) * NR));
+    for (int64_t j = 0; j < NR; ++j) {
+        const int64_t row = source_row(p, j, n, paired);
+        scales[j] = 0.0f;
+        offsets[j] = 0;
+        if (row < 0) continue;
+        const float* x = w + row * k;
+        float largest = 0.0f;
+        for (int64_t i = 0; i < k; ++i) largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
+        if (largest == 0.0f) continue;
+        scales[j] = largest / 127.0f;
+        int32_t column_sum = 0;
+        for (int64_t i = 0; i < k; ++i) {
+            const int32_t q = static_cast<int32_t>(std::nearbyint(x[i] * (127.0f / largest)));
+            panel[(i / 4 * NR + j) * 4 + i % 4] = static_cast<int8_t>(q);
+            column_sum += q;
+        }
+        offsets[j] = kActOffset * column_sum;
+    }
+}
+
+// One group of four k: the weights of VW columns, made ready once for all rows.
+struct WeightLanes {
+#if defined(__AVX512VNNI__) || (PS_VW == 8 && defined(__AVXVNNI__))
+    vi bytes;
+    PS_INLINE explicit WeightLanes(const int8_t* w) : bytes(load_i(reinterpret_cast<const int32_t*>(w))) {}
+    PS_INLINE vi dot(vi acc, const uint8_t* a) const {
+        int32_t four;
+        std::memcpy(&four, a, 4);
+#if PS_VW == 16
+        return (vi)_mm512_dpbusd_epi32((__m512i)acc, _mm512_set1_epi32(four), (__m512i)bytes);
+#else
+        return (vi)_mm256_dpbusd_avx_epi32((__m256i)acc, _mm256_set1_epi32(four), (__m256i)bytes);
+#endif
+    }
+#elif defined(__AVX2__)
+    vi even, odd;  // bytes 0 and 2, 1 and 3 of each lane, as int16 pairs
+    PS_INLINE explicit WeightLanes(const int8_t* w) {
+        const vi bytes = load_i(reinterpret_cast<const int32_t*>(w));
+        typedef int16_t vs __attribute__((vector_size(VW * 4)));
+        even = (vi)(((vs)bytes << 8) >> 8);
+        odd = (vi)((vs)bytes >> 8);
+    }
+    PS_INLINE vi dot(vi acc, const uint8_t* a) const {
+        int32_t pair[2];
+        std::memcpy(pair, a, 8);
+#if PS_VW == 16
+        return acc + (vi)_mm512_madd_epi16((__m512i)even, _mm512_set1_epi32(pair[0])) +
+               (vi)_mm512_madd_epi16((__m512i)odd, _mm512_set1_epi32(pair[1]));
+#else
+        return acc + (vi)_mm256_madd_epi16((__m256i)even, _mm256_set1_epi32(pair[0])) +
+               (vi)_mm256_madd_epi16((__m256i)odd, _mm256_set1_epi32(pair[1]));
+#endif
+    }
+#else
+    const int8_t* bytes;
+    PS_INLINE explicit WeightLanes(const int8_t* w) : bytes(w) {}
+    PS_INLINE vi dot(vi acc, const uint8_t* a) const {
+        for (int l = 0; l < VW; ++l)
+            for (int i = 0; i < 4; ++i) acc[l] += static_cast<int8_t>(a[i]) * bytes[4 * l + i];
+        return acc;
+    }
+#endif
+};
+
+// acc holds the integer sums of R rows; scales them and stores as the fp32 epilogues do.
+template <int R, Epilogue E>
+static PS_INLINE void finish_tile_i8(const vi (&acc)[R][NV], const MatrixI8& w, int64_t p, const float* row_scales, float* c,
+                                     int64_t ldc, int64_t cols) {
+    vf value[R][NV];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < NV; ++v) {
+            const vi exact = acc[r][v] - load_i(w.offsets + p * NR + v * VW);
+            value[r][v] = __builtin_convertvector(exact, vf) * (load(w.scales + p * NR + v * VW) * splat(row_scales[r]));
+        }
+    finish_tile<R, E>(value, w.bias ? w.bias + p * NR : nullptr, c, ldc, cols);
+}
+
+template <int R, Epilogue E>
+static void tile_i8(const RowsI8& a, int64_t row, const MatrixI8& w, int64_t p, float* c, int64_t ldc, int64_t cols) {
+    const int64_t groups = padded_k(w.k) / 4, lda = a.stride;
+    const uint8_t *x = a.values + row * lda, *x3 = x + 3 * lda, *x6 = x + 6 * lda, *x9 = x + 9 * lda, *x12 = x + 12 * lda;
+    const int8_t* b = w.panels + p * groups * 4 * NR;
+    vi acc[R][NV] = {};
+    for (int64_t g = 0; g < groups; ++g) {
+#pragma GCC unroll 4
+        for (int v = 0; v < NV; ++v) {
+            const WeightLanes lanes(b + v * VW * 4);
+#pragma GCC unroll 16
+            for (int r = 0; r < R; ++r) {
+                const uint8_t* base = r < 3 ? x : r < 6 ? x3 : r < 9 ? x6 : r < 12 ? x9 : x12;
+                acc[r][v] = lanes.dot(acc[r][v], base + (r % 3) * lda + g * 4 * kActBytes);
+            }
+        }
+        b += 4 * NR;
+    }
+    finish_tile_i8<R, E>(acc, w, p, a.scales + row, c, ldc, cols);
+}
+
+}  // namespace ps
+
+#include "gemm_amx.h"
+
+namespace ps {
+
+// This thread's panels of C.
+template <Epilogue E>
+static void gemm_i8(const Team& team, const RowsI8& a, int64_t m, const MatrixI8& w, float* c, int64_t ldc) {
+    constexpr int64_t kOut = E == Epilogue::kSiluMul ? NR / 2 : NR;
+    const int64_t n_out = E == Epilogue::kSiluMul ? w.n / 2 : w.n;
+    const Range mine = team.share((n_out + kOut - 1) / kOut);
+    const bool amx = amx_ready() && m >= kAmxRows;
+    const int64_t height = amx ? kAmxTile : tile_rows(m, MR);
+    for (int64_t p = mine.first; p < mine.last; ++p) {
+        const int64_t cols = n_out - p * kOut < kOut ? n_out - p * kOut : kOut;
+        for (int64_t row = 0; row < m; row += height) {
+            const int64_t rows = m - row < height ? m - row : height;
+            float* to = c + row * ldc + p * kOut;
+            if (amx) {
+                tile_amx<E>(a, row, rows, w, p, to, ldc, cols);
+            } else {
+                with_rows(rows, [&](auto r) { tile_i8<decltype(r)::value, E>(a, row, w, p, to, ldc, cols); });
+            }
+        }
+    }
+}
+
+}  // namespace ps
