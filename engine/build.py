@@ -20,6 +20,8 @@ from engine.executor import LayerExecutor
 from engine.kv_cache import TORCH_DTYPES, KVCache
 from engine.kv_sizing import choose_num_blocks
 from engine.linear import choose_linear
+from engine.native_compile import native_available
+from engine.native_executor import NativeCpuExecutor, native_supports
 from engine.rope import RopeTable, build_rope_table
 from engine.sampling.sampler import Sampler
 from engine.torch_engine import OnLayerDone, TorchEngine
@@ -119,6 +121,13 @@ def _executor(
     kv_cache: KVCache,
     device: torch.device,
 ) -> tuple[LayerExecutor, str]:
+    if config.executor != "torch":
+        reason = native_supports(spec, kv_cache) or native_available()
+        if reason is None:
+            return NativeCpuExecutor(weights, spec, rope, kv_cache, config.quantization), "native"
+        if config.executor == "native":
+            raise ConfigError(f"executor native: {reason}", param="executor")
+        logger.info("no native executor: %s", reason)
     make_linear = choose_linear(device, TORCH_DTYPES[kv_cache.layout.dtype], config.quantization)
     attention = SdpaAttention(kv_cache.layout.block_size)
     return TorchExecutor(weights, spec, rope, kv_cache, make_linear, attention), "torch"

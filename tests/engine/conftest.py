@@ -19,6 +19,7 @@ from contracts.request import SamplingParams
 from engine.build import assemble_engine
 from engine.checkpoint.config_file import spec_from_config
 from engine.config import EngineConfig
+from engine.native_compile import native_available
 from engine.sampling.sampler import Sampler, SampleResult
 from engine.torch_engine import TorchEngine
 
@@ -164,8 +165,7 @@ def executor(request: pytest.FixtureRequest) -> str:
     """Each executor that this machine can run."""
     name: str = request.param
     if name == "native":
-        native = pytest.importorskip("engine.native_executor")
-        reason = native.native_available()
+        reason = native_available()
         if reason is not None:
             pytest.skip(reason)
     return name
