@@ -1,0 +1,1 @@
+"""What the router adds to a first token and to every further one, with the fake engine behind it."""

@@ -1,0 +1,118 @@
+"""Replica, tap and router as processes, started in order and ended whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from contracts.phase import Role
+from contracts.views import StepCost
+from experiments.router_bench.tap import READY_MARK as TAP_READY_MARK
+from replica.config import FakeConfig, ReplicaConfig
+from replica.process import READY_MARK as REPLICA_READY_MARK
+from scheduling.config import ReplicaCoreConfig
+
+READY_S = 120.0
+END_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One bench: streams at a time, the step time of the fake engine in seconds, and the router's model."""
+
+    streams: int
+    step_s: float
+    model: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """What runs: where to ask, and the router's process."""
+
+    url: str
+    router_pid: int
+
+
+@contextlib.contextmanager
+def running_replica(setup: Setup, logs: Path) -> Iterator[str]:
+    """A replica with the fake engine, whose steps all take `step_s`. Yields its control endpoint."""
+    cost = StepCost(a0=setup.step_s, a1=1e-7, b0=0.0, b1=0.0, b2=0.0, b3=0.0)
+    config = ReplicaConfig(
+        replica_id="bench",
+        role=setup.role,
+        kind="fake",
+        fake=FakeConfig(cost=cost),
+        core=ReplicaCoreConfig(max_running=2 * setup.streams),
+        parent_pid=os.getpid(),
+    )
+    argv = [sys.executable, "-m", "replica", msgspec.json.encode(config).decode()]
+    with _process(argv, logs / "replica.log") as process:
+        yield _announced(process, REPLICA_READY_MARK, "the replica")
+
+
+@contextlib.contextmanager
+def running_tap(endpoint: str, notes: Path, logs: Path) -> Iterator[str]:
+    """A tap before `endpoint`. Yields the endpoint for the router; `notes` exists after the `with`."""
+    argv = [sys.executable, "-m", "experiments.router_bench.tap", endpoint, str(notes)]
+    with _process(argv, logs / "tap.log") as process:
+        yield _announced(process, TAP_READY_MARK, "the tap")
+
+
+@contextlib.contextmanager
+def running_router(setup: Setup, endpoint: str, port: int, logs: Path) -> Iterator[Stack]:
+    """A router over one replica, once it is ready."""
+    argv = [sys.executable, "-m", "cli", "router", "--model", setup.model, "--port", str(port), "--replica", endpoint]
+    url = f"http://127.0.0.1:{port}"
+    with _process(argv, logs / "router.log") as process:
+        deadline = time.monotonic() + READY_S
+        while not _answers(f"{url}/health/ready"):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"the router did not become ready, see {logs / 'router.log'}")
+            time.sleep(0.1)
+        yield Stack(url, process.pid)
+
+
+@contextlib.contextmanager
+def _process(argv: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
+    with log.open("w") as errors:
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _announced(process: subprocess.Popen[str], mark: str, what: str) -> str:
+    """What the process says after its ready mark. The end of its output ends the wait."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(mark):
+            return line[len(mark) :].strip()
+    raise SystemExit(f"{what} ended before it was ready")
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
