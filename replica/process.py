@@ -33,7 +33,7 @@ from scheduling.replica_core import ReplicaCore
 READY_MARK = "PHASESERVE_READY"
 EXIT_BROKEN = 1
 EXIT_REFUSED = 2
-ENGINE_END_S = 3.0
+ENGINE_END_S = 2.0
 
 log = logging.getLogger("phaseserve.replica")
 
@@ -90,7 +90,10 @@ async def _serve(config: ReplicaConfig, thread: EngineThread, shutdown: Shutdown
             log.info("%s; %d messages of a wrong shape", routers.counters, channel.malformed)
     finally:
         channel.close()
-    thread.call(loaded.engine.close)
+    closing = thread.call(loaded.engine.close)
+    await asyncio.wait({closing}, timeout=ENGINE_END_S)
+    if closing.done():
+        closing.result()
     return 0
 
 
