@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -86,16 +86,19 @@ async def test_cancel_during_prefill_and_decode_frees_every_block(start_replica:
     router = await connect_router(replica.endpoint)
     await router.submit("long", prompt=range(3000), max_tokens=10)
     await router.wait_view(lambda view: view.free_blocks < view.num_blocks)
-    began = time.monotonic()
     await router.send(wire.Cancel(request_ids=("long",)))
     assert (await router.wait_end("long")).finish is FinishReason.CANCELLED
     await router.wait_view(idle)
-    assert time.monotonic() - began < 2.0  # one chunk of it, not the 3 s of the whole prompt
     await router.submit("stream", max_tokens=2000)
     await router.wait_outputs("stream", 3)
     await router.send(wire.Cancel(request_ids=("stream",)))
     assert (await router.wait_end("stream")).finish is FinishReason.CANCELLED
     await router.wait_view(idle)
+    replica.signal(signal.SIGTERM)
+    assert await replica.wait_exit() == 0
+    computed = re.search(r"(\d+) prompt and", replica.log)
+    assert computed is not None
+    assert int(computed[1]) < 3000  # it stopped at the end of a chunk, not of the prompt
 
 
 async def test_sigterm_finishes_what_runs_and_refuses_the_rest(start_replica: Any, connect_router: Any) -> None:
