@@ -74,6 +74,7 @@ def build_routes(served: Served) -> APIRouter:
 
     @routes.get("/metrics")
     async def metrics() -> Response:
+        served.metrics.observe_fleet(served.fleet.core.snapshot(time.monotonic()), served.fleet.num_flights)
         return Response(served.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @routes.get("/decisions")

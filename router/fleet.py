@@ -99,7 +99,6 @@ class Fleet:
         while True:
             await asyncio.sleep(self._config.tick_s)
             self._feed(TimePassed())
-            self._metrics.observe_fleet(self.core.snapshot(time.monotonic()), len(self._flights))
 
     # ---- the HTTP side ------------------------------------------------------------------------------------------
 

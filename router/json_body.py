@@ -46,7 +46,7 @@ def _decode(body: bytes) -> dict[str, Any]:
 def _named(message: str) -> InvalidRequest:
     """msgspec's sentence with its path turned into `param`."""
     path = _PATH.search(message)
-    where = path[1] if path else ""
+    where = path[1].removesuffix("[...]") if path else ""  # msgspec's word for some value of a map
     text = message[: path.start()] if path else message
     if unknown := _UNKNOWN.match(text):
         name = f"{where}.{unknown[1]}" if where else unknown[1]

@@ -130,7 +130,7 @@ class RouterMetrics:
             self.cached_tokens.inc(usage.cached_tokens)
 
     def observe_fleet(self, snapshot: ClusterSnapshot, in_flight: int) -> None:
-        """Gauges, a few times a second. Series of replicas that left are removed."""
+        """Gauges, at each scrape. Series of replicas that left are removed."""
         self.in_flight.set(in_flight)
         self.pending.set(snapshot.pending)
         self.pending_s.set(snapshot.pending_prefill_s)
