@@ -161,13 +161,19 @@ class Fleet:
 
     def closed_reason(self, record: ReplicaRecord, now: float) -> str | None:
         """Why nothing may be placed on this replica now, or None."""
+        return self._closed_reason(record, now, self._oldest_view_s())
+
+    def _oldest_view_s(self) -> float:
+        """How old a view may be: more when there is no other replica to turn to."""
+        return self._config.view_dead_s if self.num_placeable == 1 else self._config.view_stale_s
+
+    def _closed_reason(self, record: ReplicaRecord, now: float, oldest_view_s: float) -> str | None:
         view, age_s = record.view, now - record.view_at
         if view.role not in PLACEABLE:
             return f"role is {view.role}"
         if view.draining:
             return "draining"
-        limit_s = self._config.view_dead_s if self.num_placeable == 1 else self._config.view_stale_s
-        if age_s > limit_s:
+        if age_s > oldest_view_s:
             return f"last view {age_s:.1f} s old"
         if view.step_age_s > 0 and view.step_age_s + age_s > self._config.step_stuck_s:
             return f"one step has run for {view.step_age_s + age_s:.1f} s"
@@ -178,12 +184,14 @@ class Fleet:
 
         `reserve_tokens` is the output length expected.
         """
+        oldest_view_s = self._oldest_view_s()
         ring: list[Load] = []
         mixed: list[Load] = []
         for record in self._rolling_order():
             if record.replica_id == avoid or record.view.role not in PLACEABLE:
                 continue
-            load = record.load(now, self.closed_reason(record, now), reserve_tokens, self._config)
+            closed = self._closed_reason(record, now, oldest_view_s)
+            load = record.load(now, closed, reserve_tokens, self._config)
             (ring if record.view.role is Role.ALTERNATING else mixed).append(load)
         return ring, mixed
 
