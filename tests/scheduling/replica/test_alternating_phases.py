@@ -153,7 +153,7 @@ def test_overdue_prompts_get_a_bounded_share_that_is_counted(replica_lab: Lab) -
     prefill = [batch for _, batch in lab.batches[1:] if batch.phase is Phase.PREFILL]
     assert [len(batch.chunks[0].token_ids) for batch in prefill] == [64] * 4
     took = lab.now - began - 0.5
-    assert took < 2.5 * sum(lab.duration(batch) for batch in prefill)
+    assert 1.7 < took / sum(lab.duration(batch) for batch in prefill) < 2.5  # about half of the time
     view = lab.core.view(lab.now, "r", "i")
     assert view.overdraft_s == pytest.approx(sum(lab.duration(batch) for batch in prefill))
     assert max(lab.got["stream"].gaps_s) < 0.1  # one chunk and one decode step

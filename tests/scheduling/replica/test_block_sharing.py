@@ -45,14 +45,29 @@ def test_output_is_shared_with_the_next_turn(replica_lab: Lab) -> None:
     assert second.usage.cached_tokens == 40  # 32 and the 8 output tokens that were fed back
 
 
+@pytest.mark.parametrize("chunk", [32, 24, 8])
 @pytest.mark.parametrize("role", [Role.ALTERNATING, Role.MIXED])
-def test_simultaneous_equal_prompts_prefill_once(replica_lab: Lab, role: Role) -> None:
-    lab = replica_lab(role, config=ReplicaCoreConfig(max_chunk=32, min_chunk=1, overdue_after=0.001))
+def test_simultaneous_equal_prompts_prefill_once(replica_lab: Lab, role: Role, chunk: int) -> None:
+    lab = replica_lab(role, config=ReplicaCoreConfig(max_chunk=chunk, min_chunk=1, overdue_after=0.001))
     for index in range(5):
         lab.arrive(f"r{index}", PROMPT)
     lab.finish()
     assert computed(lab, "r0") == 32
     assert [computed(lab, f"r{index}") for index in range(1, 5)] == [4] * 4
+
+
+def test_who_is_waited_for_inherits_the_turn(replica_lab: Lab) -> None:
+    """A prompt of high priority needs blocks that a low one computes: the low one runs before those in between."""
+    lab = replica_lab(config=ReplicaCoreConfig(max_chunk=8, min_chunk=1, chunk_multiple=1))
+    lab.arrive("low", PROMPT, priority=0)
+    lab.arrive("middle", 60, priority=1)
+    lab.arrive("high", PROMPT, priority=2)
+    lab.step()
+    for _ in range(3):
+        assert [chunk.sequence_id for chunk in lab.in_flight.chunks] == ["low"]
+        lab.step()
+    lab.finish()
+    assert computed(lab, "high") == 4
 
 
 def test_when_the_one_computing_is_cancelled_another_takes_over(replica_lab: Lab) -> None:

@@ -70,6 +70,14 @@ def test_a_prompt_without_room_is_served_once_overdue(replica_lab: Lab, budget: 
     lab.finish()
 
 
+def test_however_much_slack_there_is_a_step_is_not_longer_than_the_gap_allowed(replica_lab: Lab) -> None:
+    lab = streaming(replica_lab, 5.0, max_gap_s=0.1, min_chunk=16)
+    lab.arrive("prompt", 900, 3)
+    lab.finish()
+    assert len(lab.chunks_of("prompt")) > 9
+    assert 0.08 < max(lab.got["stream0"].gaps_s) <= 0.1 + 1e-9
+
+
 def test_without_streams_a_prompt_runs_in_the_largest_chunks(replica_lab: Lab) -> None:
     lab = replica_lab(Role.MIXED, config=ReplicaCoreConfig(max_chunk=200))
     lab.arrive("prompt", 500, 1)

@@ -38,3 +38,12 @@ def test_growth_is_bounded_by_max_tokens_and_grows_with_preemptions() -> None:
     assert blocks[3] == 100  # after the last preemption allowed: all it may ever need
     assert growth_blocks(running(8, 0, 5, preemptions=3), lengths, config, 4) == 1
     assert growth_blocks(running(8, 5, 5, preemptions=3), lengths, config, 4) == 0
+
+
+def test_the_block_of_the_next_token_counts_while_it_is_not_held() -> None:
+    config = ReplicaCoreConfig(max_preemptions=0)
+    sequence = running(8, 1, 5)  # nine tokens, KV of eight
+    sequence.set_blocks([7, 3], 4)
+    assert growth_blocks(sequence, OutputLengths(), config, 4) == 1
+    sequence.set_blocks([7, 3, 5], 4)
+    assert growth_blocks(sequence, OutputLengths(), config, 4) == 0

@@ -100,6 +100,36 @@ def test_a_prompt_is_not_reported_twice(replica_lab: Lab) -> None:
     assert all(sorted(record.prompt_logprobs) == list(range(1, 9)) for record in lab.got.values())
 
 
+def test_a_prompt_preempted_half_way_reports_each_row_once(replica_lab: Lab) -> None:
+    config = ReplicaCoreConfig(budget="fixed", fixed_tokens=8, prefix_cache=False)
+    lab = replica_lab(Role.MIXED, config=config)
+    sampling = SamplingParams(temperature=0.0, max_tokens=2, prompt_logprobs=0)
+    record = lab.arrive("victim", 30, sampling=sampling)
+    lab.arrive("other", 4, 40, priority=1)
+    lab.step()  # the victim's first eight rows are reported; "other" runs now, alone or with a smaller chunk
+    lab.step()
+    while any(chunk.sequence_id == "victim" for chunk in lab.in_flight.chunks):
+        lab.core.state.config = ReplicaCoreConfig(budget="fixed", fixed_tokens=1, prefix_cache=False)
+        lab.step()
+    assert 0 < len(record.prompt_logprobs) < 29
+    lab.core.state.preempt(lab.core.state.sequences["victim"], lab.now)
+    lab.core.state.config = ReplicaCoreConfig(budget="fixed", fixed_tokens=6, prefix_cache=False)
+    lab.finish()  # the lab refuses a row reported twice
+    assert sorted(record.prompt_logprobs) == list(range(1, 30))
+
+
+def test_a_long_prompt_that_waits_for_blocks_is_not_overtaken(replica_lab: Lab) -> None:
+    lab = replica_lab(Role.MIXED, num_blocks=30, block_size=4, config=TIGHT)
+    lab.arrive("stream", 40, 12)
+    lab.step()
+    lab.arrive("long", 90, 2)  # needs 23 blocks, 19 are free
+    for index in range(4):
+        lab.arrive(f"short{index}", 4, 2)
+    lab.finish()
+    order = [start.sequence_id for _, batch in lab.batches for start in batch.started]
+    assert order[:2] == ["stream", "long"]
+
+
 def test_usage_counts_preemptions_and_the_first_schedule_only(replica_lab: Lab) -> None:
     lab = crowded(replica_lab)
     lab.finish()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from contracts.batch import Batch, SampledToken, StepResult
 from contracts.errors import InvalidTransition
 from contracts.phase import Phase, Role
 from contracts.replica_io import ClientGone, DrainRequested, LeaseGranted, RunStep, StepDone, Woken
@@ -73,6 +74,24 @@ def test_eos_and_ignore_eos(replica_lab: Lab) -> None:
     assert len(ignored.tokens) == 50
     assert lab.spec.eos_token_ids[0] in ignored.tokens
     assert len(patient.tokens) >= 30
+
+
+def test_an_end_token_before_min_tokens_ends_nothing(replica_lab: Lab) -> None:
+    lab = replica_lab()
+    eos = lab.spec.eos_token_ids[0]
+    step = lab.engine.step
+
+    def only_eos(batch: Batch) -> StepResult:
+        result: StepResult = step(batch)
+        return StepResult(
+            step_index=batch.step_index, sampled=tuple(SampledToken(s.sequence_id, eos) for s in result.sampled)
+        )
+
+    lab.engine.step = only_eos
+    record = lab.arrive("a", 8, sampling=SamplingParams(temperature=0.0, max_tokens=20, min_tokens=3))
+    lab.run()
+    assert record.tokens == [eos] * 3
+    assert record.finish is FinishReason.STOP
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_mean_lets_the_crafted_pair_miss_and_min_does_not(replica_lab: Lab) -> N
 @given(
     arrivals=st.lists(
         st.tuples(
-            st.integers(1, 12),  # steps before it
+            st.integers(0, 12),  # steps before it
             st.integers(1, 300),  # prompt
             st.integers(1, 30),  # output
             st.sampled_from([0.02, 0.05, 0.25]),  # TPOT
@@ -107,3 +107,17 @@ def test_min_is_sound_when_predictions_are_exact(replica_lab: Lab, arrivals: lis
         pass
     lab.finish()
     assert lab.core.state.counters.overdraft_s == 0.0
+
+
+def test_every_stream_that_joins_counts_in_the_decode_step_that_follows(replica_lab: Lab) -> None:
+    """Twenty prompts of three tokens cost little to prefill, but make the next decode step three times as long."""
+    config = ReplicaCoreConfig(max_gap_s=5.0, overdue_after=100.0, min_chunk=1)
+    lab = replica_lab(config=config)
+    lab.arrive("stream", 8, 60, slo=Slo(tpot_s=0.06))
+    lab.step()
+    lab.send(LeaseGranted(100.0))
+    for index in range(20):
+        lab.arrive(f"p{index}", 3, 2, slo=Slo(ttft_s=50.0, tpot_s=1.0))
+    lab.finish()
+    assert latest(lab, "stream") <= 0.0
+    assert max(len(batch.chunks) for _, batch in lab.batches if batch.phase is Phase.PREFILL) > 5

@@ -73,6 +73,17 @@ def test_one_hiccup_changes_little_and_the_margin_covers_noise() -> None:
     assert 0.05 < predictor.relative_margin < 0.2
 
 
+def test_many_steps_of_one_shape_do_not_unlearn_the_others() -> None:
+    chance = random.Random(5)
+    predictor = StepPredictor(HIDDEN)
+    decode = StepShape()
+    decode.add_decodes(8, 8 * 500)
+    for _ in range(6000):
+        predictor.update(decode, decode.predict_s(HIDDEN) * chance.gauss(1.0, 0.05))
+    for shape in (draw_shape(chance) for _ in range(50)):
+        assert predictor.predict_s(shape) == pytest.approx(shape.predict_s(HIDDEN), rel=0.5)
+
+
 @given(
     st.lists(
         st.tuples(
