@@ -11,9 +11,10 @@ the request. A replica passes when
 
 An idle replica passes whenever the prompt fits its memory: nothing is gained by waiting.
 
-Low load: the published rule keeps sending to the current replica while slack lasts and so interrupts its streams
-although others stand idle, which makes attainment dip at low rates. Here an idle replica is preferred when its
-predicted TTFT is less than the current one's plus the slack that its running streams would spend on this prompt.
+Low load: the published rule keeps sending to the current replica while slack lasts, and so interrupts its streams or
+lengthens its queue although others have no stream to protect, which makes attainment dip at low rates. Here a replica
+without running streams is preferred when its predicted TTFT is less than the current one's plus the slack that the
+current one's streams would spend on this prompt. Where all have running streams, which is so under load, it never is.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def plan_phased(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> Ca
     for position, load in enumerate(ring):
         why_not = objection(ask, load, config)
         if why_not is None:
-            return _prefer_idle(ask, ring[position:], config)
+            return _prefer_unburdened(ask, ring[position:], config)
         objections.append(f"{load.replica_id}: {why_not}")
     more = f"; {len(objections) - REASONS_SHOWN} more" if len(objections) > REASONS_SHOWN else ""
     return "; ".join(objections[:REASONS_SHOWN]) + more
@@ -123,15 +124,15 @@ def phased_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Candida
     )
 
 
-def _prefer_idle(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> Candidate:
-    """The first of `ring`, which passes, or an idle one that costs TTFT and slack together less."""
-    current = phased_candidate(ask, ring[0], config)
-    if ring[0].running == 0:
-        return current
-    score = current.ttft_s + current.prefill_s
+def _prefer_unburdened(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> Candidate:
+    """The first of `ring`, which passes, or one without running streams that costs TTFT and slack together less."""
+    best = phased_candidate(ask, ring[0], config)
+    if ring[0].idle:
+        return best
+    score = best.ttft_s + (0.0 if ring[0].slack_s is None else best.prefill_s)
     for load in ring[1:]:
-        if load.idle and objection(ask, load, config) is None:
-            idle = phased_candidate(ask, load, config)
-            if idle.ttft_s < score:
-                return idle
-    return current
+        if load.slack_s is None and objection(ask, load, config) is None:
+            other = phased_candidate(ask, load, config)
+            if other.ttft_s < score:
+                best, score = other, other.ttft_s
+    return best

@@ -176,6 +176,12 @@ def test_low_load_prefers_an_idle_replica_to_interrupting_streams(cluster: Any) 
     assert dispatches(core.handle(cluster.arrived("r"), 0.2)) == [("r", "b")]
 
 
+def test_a_burst_on_an_idle_fleet_is_shared(cluster: Any) -> None:
+    core = cluster.core("a", "b")
+    placed = [dispatches(core.handle(cluster.arrived(f"r{i}"), 0.2))[0][1] for i in range(4)]
+    assert sorted(placed) == ["a", "a", "b", "b"]
+
+
 def test_slow_idle_replica_is_not_preferred(cluster: Any) -> None:
     core = cluster.core("a")
     core.handle(ViewReported(cluster.view("a", slack=5.0)), 0.1)
