@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 from contracts.phase import Phase, Role
+from scheduling.admission import uncached
 from scheduling.prefill_picks import PrefillGrant, is_urgent
 from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.slack import aggregate, slacks
@@ -42,9 +43,9 @@ def separate_grants(state: ReplicaState, now: float) -> list[PrefillGrant]:
     grants = []
     allowed = allowance_s(state, now)
     then = decode_shape(state)
-    if allowed > 0.0:
-        # A switch should be worth it: enter for a whole prompt or a full chunk, stay for less.
-        worthwhile = config.min_chunk if clock.phase is Phase.PREFILL else config.max_chunk
+    # A switch should be worth it: enter for a whole prompt or a full chunk, stay for less.
+    worthwhile = config.min_chunk if clock.phase is Phase.PREFILL else config.max_chunk
+    if _least_prefill_s(state, worthwhile) + state.predictor.predict_s(then) <= allowed:
         grants.append(PrefillGrant(allowed, config.max_chunk, then, worthwhile, urgent_only=not leased))
     if urgent and clock.decode_owed_s <= 0.0:
         spare = max(0.0, allowed - state.predictor.predict_s(then))
@@ -85,7 +86,9 @@ def mixed_grants(state: ReplicaState, decodes: StepShape, now: float) -> list[Pr
     else:
         due = min(s.deadline for s in state.decoding.values())  # clocks were started: this step decodes them
         spare = min(config.max_gap_s, max(0.0, due - now))
-        grants = [PrefillGrant(spare, config.max_chunk, first_at_least=config.min_chunk)]
+        grants = []
+        if decodes.predict_s(state.predictor.cost) < spare:
+            grants.append(PrefillGrant(spare, config.max_chunk, first_at_least=config.min_chunk))
     if _any_urgent(state, now):
         grants.append(_mixed_overdraft(state, decodes, spare))
     return grants
@@ -116,6 +119,13 @@ def note_step(state: ReplicaState, step: StepInFlight, duration_s: float, now: f
     if clock.starved_since is None:
         had_streams = any(s.first_decode_at is not None for s in state.decoding.values())
         clock.starved_since = step.started_at if had_streams else now
+
+
+def _least_prefill_s(state: ReplicaState, worthwhile: int) -> float:
+    """No prefill step worth running is shorter. Spares the ordering of a long queue while slack is short."""
+    tokens = min(worthwhile, *(uncached(s) for s in (*state.prefilling.values(), *state.waiting.values())))
+    cost = state.predictor.cost
+    return cost.a0 + cost.a1 * tokens
 
 
 def _could_prefill(state: ReplicaState) -> bool:

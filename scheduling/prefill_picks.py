@@ -69,11 +69,15 @@ class PrefillPicker:
         full = False
         picked: set[str] = set()
         for candidate in prompts_in_order(self._state, now, urgent_only=self._grant.urgent_only):
-            sequence, cached = self._whose_turn(candidate)
-            if left <= 0 or sequence.request_id in picked:
+            if left <= 0:
+                break
+            if full and not candidate.blocks:
                 continue
-            waits = sequence.request_id in self._state.waiting
-            if waits and (full or not self._reserve.admits(sequence, cached)):
+            sequence, cached = self._whose_turn(candidate)
+            if sequence.request_id in picked:
+                continue
+            waits = not sequence.blocks
+            if waits and not self._reserve.admits(sequence, cached):
                 full = True
                 continue
             tokens = self._tokens_for(sequence, cached, left)

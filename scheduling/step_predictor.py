@@ -99,8 +99,12 @@ class StepPredictor:
 
     @property
     def relative_margin(self) -> float:
-        """Upper quantile of `(measured - predicted) / predicted`."""
-        return self._relative.upper(self._quantile)
+        """Upper quantile of `(measured - predicted) / predicted`, at most 1.
+
+        The first few residuals have no better quantile than their largest; one hiccup among them must not stop
+        prefill beside streams altogether.
+        """
+        return min(1.0, self._relative.upper(self._quantile))
 
     @property
     def mape(self) -> float:
