@@ -69,6 +69,11 @@ class Answers:
         """Server-sent events for what became showable; empty when nothing did."""
         return b"".join(event for index in changed for event in self._events_of(index))
 
+    @property
+    def all_closed(self) -> bool:
+        """Every choice's finish reason was put into an event."""
+        return all(self._closed)
+
     def closing(self) -> bytes:
         """The usage chunk if it was asked for, and the end."""
         if not self._generation.include_usage:

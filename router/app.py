@@ -23,6 +23,7 @@ from router.chat_template import ChatTemplate
 from router.config import RouterConfig
 from router.endpoints import Served, build_routes
 from router.fleet import Fleet
+from router.http_body import OpenBodies
 from router.intake import Intake
 from router.metrics import RouterMetrics
 from router.openai_reply import error_body
@@ -86,7 +87,7 @@ def _served(config: RouterConfig, files: ModelFiles) -> tuple[Served, PromptEnco
         encoder=encoder,
         template=template,
     )
-    served = Served(config, names, int(time.time()), intake, fleet, metrics, table)
+    served = Served(config, names, int(time.time()), OpenBodies(), intake, fleet, metrics, table)
     return served, encoder
 
 

@@ -125,11 +125,11 @@ class Call:
         self._wake.set()
 
     async def wait(self) -> list[int]:
-        """Choices that changed since the last call, in the order of their change. Raises the call's error."""
+        """Choices that changed since the last call, in the order of their change. Then raises the call's error."""
         while not self._dirty and self.error is None:
             self._wake.clear()
             await self._wake.wait()
-        if self.error is not None:
+        if not self._dirty and self.error is not None:
             raise self.error
         changed = list(self._dirty)
         self._dirty.clear()

@@ -12,10 +12,12 @@ from scheduling.config import ClusterCoreConfig
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bounds on one HTTP request. Over `max_body_bytes` the answer is 413, over any other 400 naming the field.
 
+    `max_open` bounds the requests that are being read, judged or answered at the same time (429 beyond).
     `max_choices` bounds prompts x n. `inline_chars` is the text length above which tokenising leaves the event loop.
     """
 
     max_body_bytes: int = 4 * 1024 * 1024
+    max_open: int = 1024
     max_n: int = 16
     max_logprobs: int = 20
     max_stop: int = 16

@@ -13,12 +13,12 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from starlette.requests import Request
 
-from contracts.errors import PhaseServeError, UnknownModel
+from contracts.errors import Overloaded, PhaseServeError, UnknownModel
 from router.config import RouterConfig
 from router.exchange import EventStream, Exchange
 from router.fleet import Fleet
 from router.generation import Endpoint, Generation
-from router.http_body import read_body
+from router.http_body import OpenBodies, read_body
 from router.intake import Intake
 from router.metrics import RouterMetrics, outcome_of_status
 from router.token_table import TokenTable
@@ -35,6 +35,7 @@ class Served:
     config: RouterConfig
     names: tuple[str, ...]
     started_s: int
+    bodies: OpenBodies
     intake: Intake
     fleet: Fleet
     metrics: RouterMetrics
@@ -89,9 +90,7 @@ async def _generate(request: Request, served: Served, endpoint: Endpoint) -> Res
     arrived_s = time.monotonic()
     client_id, request_id = _ids(request, endpoint)
     try:
-        body = await read_body(request, served.config.limits.max_body_bytes)
-        judge = served.intake.chat if endpoint is Endpoint.CHAT else served.intake.completion
-        generation = await judge(body, request_id)
+        generation = await _judged(request, served, endpoint, request_id)
     except PhaseServeError as error:
         served.metrics.requests.labels(endpoint.value, outcome_of_status(error.status)).inc()
         raise
@@ -103,6 +102,16 @@ async def _generate(request: Request, served: Served, endpoint: Endpoint) -> Res
             return EventStream(exchange, first, _headers(exchange, client_id))
         answer = await exchange.whole()
     return Response(answer, media_type="application/json", headers=_headers(exchange, client_id))
+
+
+async def _judged(request: Request, served: Served, endpoint: Endpoint, request_id: str) -> Generation:
+    limits = served.config.limits
+    if served.bodies.num_open + served.fleet.num_flights >= limits.max_open:
+        raise Overloaded(f"{limits.max_open} requests are open already", retry_after_s=1.0)
+    with served.bodies.one_more():
+        body = await read_body(request, limits.max_body_bytes)
+        judge = served.intake.chat if endpoint is Endpoint.CHAT else served.intake.completion
+        return await judge(body, request_id)
 
 
 def _open(request: Request, served: Served, generation: Generation, arrived_s: float) -> Exchange:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from types import TracebackType
 
 from starlette.requests import Request
@@ -66,11 +67,11 @@ class Exchange:
             events = self._answers.events(await self._changed())
         return events
 
-    async def events(self, first: bytes) -> AsyncIterator[bytes]:
+    async def events(self, first: bytes) -> AsyncGenerator[bytes]:
         """The whole stream from its first events on; what arrived together goes out together."""
         try:
             yield first
-            while not self.call.ended:
+            while not self._answers.all_closed:
                 events = self._answers.events(await self._changed())
                 if events:
                     yield events
@@ -138,8 +139,9 @@ class EventStream(Response):
             try:
                 async with asyncio.timeout_at(exchange.write_until_s):
                     await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                    async for events in exchange.events(self._first):
-                        await send({"type": "http.response.body", "body": events, "more_body": True})
+                    async with aclosing(exchange.events(self._first)) as stream:
+                        async for events in stream:
+                            await send({"type": "http.response.body", "body": events, "more_body": True})
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
             except TimeoutError:
                 log.warning("request %s: the client does not read; connection given up", exchange.call.generation.id)

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from starlette.requests import ClientDisconnect, Request
 
 from contracts.errors import Cancelled, RequestTooLarge
 
 DISCARD_S = 10.0
+
+
+class OpenBodies:
+    """Counts the bodies that are being read or judged."""
+
+    def __init__(self) -> None:
+        self.num_open = 0
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """One of them."""
+        self.num_open += 1
+        try:
+            yield
+        finally:
+            self.num_open -= 1
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:

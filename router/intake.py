@@ -133,8 +133,8 @@ class Intake:
             raise InvalidRequest(
                 "prompt: expected a string, or a non-empty list of strings or token ids", param="prompt"
             )
-        if all(type(item) is int for item in prompt):
-            return (Prompt(self._encoder.check(tuple(prompt), "prompt")),)
+        if type(prompt[0]) is int:
+            return (self._ids_prompt(prompt, "prompt"),)
         if len(prompt) > self._limits.max_prompts:
             raise InvalidRequest(f"prompt: {len(prompt)} prompts, at most {self._limits.max_prompts}", param="prompt")
         return tuple([await self._one_of_prompts(item, f"prompt[{i}]") for i, item in enumerate(prompt)])
@@ -142,9 +142,17 @@ class Intake:
     async def _one_of_prompts(self, item: Any, where: str) -> Prompt:
         if isinstance(item, str):
             return await self._text_prompt(item, where)
-        if isinstance(item, list) and all(type(token) is int for token in item):
-            return Prompt(self._encoder.check(tuple(item), where))
+        if isinstance(item, list):
+            return self._ids_prompt(item, where)
         raise InvalidRequest(f"{where}: expected a string or a list of token ids", param=where)
+
+    def _ids_prompt(self, items: list[Any], where: str) -> Prompt:
+        """Looked at one by one only when there are not too many."""
+        if len(items) < self._encoder.max_context():
+            for i, item in enumerate(items):
+                if type(item) is not int:
+                    raise InvalidRequest(f"{where}[{i}]: expected a token id", param=f"{where}[{i}]")
+        return Prompt(self._encoder.check(tuple(items), where))
 
     async def _text_prompt(self, text: str, where: str) -> Prompt:
         if not text:

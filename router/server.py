@@ -16,6 +16,9 @@ from contracts.errors import ConfigError
 from router.app import build_app
 from router.config import RouterConfig
 
+KEEP_ALIVE_S = 75
+"""Longer than clients keep idle connections: else they send into one that is just being closed."""
+
 log = logging.getLogger("phaseserve.router")
 
 
@@ -69,6 +72,7 @@ def _server(config: RouterConfig, app: FastAPI) -> _Server:
         loop="uvloop",
         http="auto",
         access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
         log_config=None,
         lifespan="on",
         timeout_graceful_shutdown=int(config.drain_s),

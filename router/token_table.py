@@ -23,14 +23,15 @@ def _byte_alphabet() -> dict[str, int]:
     return alphabet
 
 
-_BYTES_OF = _byte_alphabet()
+_ALPHABET = _byte_alphabet()
+_LATIN_1 = {ord(char): byte for char, byte in _ALPHABET.items()}
 
 
 def _byte_level(token: str) -> bytes:
-    try:
-        return bytes(_BYTES_OF[char] for char in token)
-    except KeyError:
+    """A token outside the alphabet is an added one, which is spelled as it is."""
+    if not _ALPHABET.keys() >= set(token):
         return token.encode()
+    return token.translate(_LATIN_1).encode("latin-1")
 
 
 def _sentencepiece(token: str) -> bytes:

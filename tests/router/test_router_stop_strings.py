@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.stop_strings import StopStrings
@@ -38,12 +38,14 @@ def filtered(chunks: list[str], stops: list[str]) -> tuple[list[str], str | None
     return [*shown, stopper.flush()], None
 
 
+@settings(deadline=None)
 @given(LETTERS, STOPS, st.lists(st.integers(0, 100), max_size=12))
 def test_chunks_do_not_matter(text: str, stops: list[str], points: list[int]) -> None:
     shown, matched = filtered(cut(text, points), stops)
     assert ("".join(shown), matched) == reference(text, stops)
 
 
+@settings(deadline=None)
 @given(LETTERS, STOPS)
 def test_nothing_is_shown_that_could_still_become_a_stop(text: str, stops: list[str]) -> None:
     """After every character the shown text is the longest that no continuation can take back."""

@@ -56,7 +56,7 @@ async def test_obs_1_clients_cannot_add_series(router: Any, chat: Any) -> None:
         return sum(not line.startswith("#") for line in text.splitlines())
 
     before = await num_series()
-    for i in range(50):
+    for i in range(20):
         body = {**chat(user=f"user{i}", priority=i), "model": f"model{i}"}
         headers = {"x-request-id": f"id{i}", "x-tenant": f"t{i}"}
         answer = await router.http.post("/v1/chat/completions", json=body, headers=headers)
@@ -85,3 +85,17 @@ async def test_metrics_count_what_happened(router: Any, replica: Any, chat: Any)
     assert values["phaseserve_itl_seconds_count"] == usage["completion_tokens"] - 2
     assert values["phaseserve_ttft_prediction_error_seconds_count"] == 2
     assert 'phaseserve_replica_free_blocks{replica="r0"}' in values
+
+
+async def test_more_open_requests_than_allowed_are_turned_away(start_router: Any, gated: Any, chat: Any) -> None:
+    router = await start_router(gated, limits={"max_open": 3})
+    asked = [asyncio.create_task(router.http.post("/v1/chat/completions", json=chat())) for _ in range(3)]
+    async with asyncio.timeout(5):
+        while router.fleet.num_flights < 3:  # noqa: ASYNC110  (nothing sets an event for it)
+            await asyncio.sleep(0.005)
+    refused = await router.http.post("/v1/chat/completions", json=chat())
+    assert refused.status_code == 429
+    assert refused.headers["retry-after"] == "1"
+    gated.gate.set()
+    assert [answer.status_code for answer in await asyncio.gather(*asked)] == [200] * 3
+    assert (await router.http.post("/v1/chat/completions", json=chat())).status_code == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -174,3 +175,25 @@ async def test_request_id_and_plan_are_in_the_headers(router: Any, chat: Any) ->
     assert float(answer.headers["x-phaseserve-predicted-ttft-s"]) >= 0
     odd = await router.http.post("/v1/chat/completions", json=chat(), headers={"x-request-id": "no spaces"})
     assert odd.headers["x-request-id"] != "no spaces"
+
+
+async def test_what_arrives_while_a_chunk_is_being_written_is_not_lost(
+    start_router: Any, replica: Any, stream_ok: Any, chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole rest of the answer, its end included, comes while the first chunk is on its way out."""
+    from router.exchange import EventStream
+
+    answer = EventStream.__call__
+
+    async def slow(self: Any, scope: Any, receive: Any, send: Any) -> None:
+        async def send_slowly(message: Any) -> None:
+            await send(message)
+            await asyncio.sleep(0.05)
+
+        await answer(self, scope, receive, send_slowly)
+
+    monkeypatch.setattr(EventStream, "__call__", slow)
+    router = await start_router(replica)
+    replica.say("one two three four five")
+    streamed = stream_ok(await stream_of(router, "/v1/chat/completions", chat(n=2)), choices=2)
+    assert streamed == {0: "one two three four five", 1: "one two three four five"}
