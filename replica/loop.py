@@ -177,11 +177,12 @@ class ReplicaLoop:
     def _on_hello(self, identity: bytes, hello: wire.Hello) -> None:
         session = self.routers.join(identity, hello, time.monotonic())
         if session is not None:
-            self.routers.send(session, wire.Welcome(identity=self._identity, view=self._view()))
+            self.routers.welcome(session, self._identity, self._view())
             self.routers.end_earlier(session)
 
     def _submit(self, session: RouterSession, requests: tuple[Request, ...]) -> ErrorInfo | None:
         """All sequences are accepted together (None), or none of them (why)."""
+        session.acked_submit_index = max(session.acked_submit_index, *(request.submit_index for request in requests), 0)
         wrong = wrong_request(requests, session.requests, self._identity.model.vocab_size)
         if wrong is not None:
             return wrong.info()
@@ -232,7 +233,9 @@ class ReplicaLoop:
             self._feed(ClientGone(abandoned.pop()))
 
     def _view(self) -> ReplicaView:
-        return self._core.view(time.monotonic(), self._identity.replica_id, self._identity.incarnation)
+        view = self._core.view(time.monotonic(), self._identity.replica_id, self._identity.incarnation)
+        rows = self._phases.rows_computed()
+        return msgspec.structs.replace(view, prompt_tokens_computed=rows.prompt, output_tokens_computed=rows.output)
 
     # --- time
 

@@ -9,7 +9,7 @@ from contracts.engine import Engine
 from contracts.errors import EngineFailure
 from contracts.phase import Phase, Role
 from contracts.replica_io import StepDone
-from scheduling.row_census import RowCensus
+from scheduling.row_census import RowCensus, RowCount
 
 PREFILL_ROLES = frozenset({Role.PREFILL, Role.ALTERNATING, Role.MIXED})
 DECODE_ROLES = frozenset({Role.DECODE, Role.ALTERNATING, Role.MIXED})
@@ -35,6 +35,11 @@ class Phases:
         if runner is None:
             raise EngineFailure(f"a replica of role {self.role} does not run {batch.phase} steps")
         return runner.run(batch)
+
+    def rows_computed(self) -> RowCount:
+        """Prompt and output rows of all steps so far (read from another thread: the counts may be one step old)."""
+        counters = [runner.counters for runner in (self.prefill, self.decode) if runner is not None]
+        return RowCount(sum(c.prompt_tokens for c in counters), sum(c.output_tokens for c in counters))
 
     def summary(self) -> str:
         """What was computed here, in words."""

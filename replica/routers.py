@@ -15,7 +15,7 @@ from contracts import wire
 from contracts.errors import ErrorInfo, ProtocolError, Unavailable
 from contracts.replica_io import SequenceOutput
 from contracts.request import FinishReason
-from contracts.views import ReplicaView
+from contracts.views import ReplicaIdentity, ReplicaView
 from replica.channel import Delivery, RouterChannel
 from replica.sessions import RouterSession, Sessions
 
@@ -103,11 +103,14 @@ class Routers:
             self.sessions.release(core_id)
             self.send(owner[0], wire.Refused(request_id=owner[1], error=error))
 
+    def welcome(self, session: RouterSession, identity: ReplicaIdentity, view: ReplicaView) -> None:
+        """The answer to a hello."""
+        self.send(session, wire.Welcome(identity=identity, view=_view_for(session, view)))
+
     def broadcast(self, view: ReplicaView) -> None:
         """A heartbeat to every router."""
-        frame = wire.encode(wire.Heartbeat(view=view))
         for session in self.sessions.all():
-            self._send_frame(session, frame)
+            self.send(session, wire.Heartbeat(view=_view_for(session, view)))
 
     def give_up(self, session: RouterSession, why: str) -> None:
         """Forget a session; its requests become `abandoned`. Idempotent."""
@@ -147,3 +150,8 @@ class Routers:
                 self.send(session, wire.Outputs(outputs=tuple(failed)))
             self.goodbye(session.identity, reason)
             self.give_up(session, reason)
+
+
+def _view_for(session: RouterSession, view: ReplicaView) -> ReplicaView:
+    """The view as one router needs it: with its own submissions acknowledged, not another's."""
+    return msgspec.structs.replace(view, acked_submit_index=session.acked_submit_index)

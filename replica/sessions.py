@@ -11,11 +11,15 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class RouterSession:
-    """One router behind one connection. `requests` maps its request ids to the core's."""
+    """One router behind one connection. `requests` maps its request ids to the core's.
+
+    `acked_submit_index` is the highest submit index received from it: each router counts its own submissions.
+    """
 
     router_id: str
     identity: bytes
     heard_s: float
+    acked_submit_index: int = 0
     requests: dict[str, str] = field(default_factory=dict)
 
 
