@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from router.server import run_router
-
 from cli.parent_watch import end_with_parent
 from cli.settings import Settings, add_arguments
+from router.server import run_router
 
 
 def run(words: list[str]) -> int:

@@ -48,8 +48,8 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     `slack_quantiles_s` holds the running streams' slack at `SLACK_QUANTILES`, empty without running streams.
     `backlog_s` is the predicted prefill time of everything accepted but not yet prefilled.
     `acked_submit_index` is the highest `Request.submit_index` of the receiving router that this view already counts.
-    `prompt_tokens_computed` and `output_tokens_computed` count rows since the start: they tell where a prompt was really
-    computed.
+    `prompt_tokens_computed` and `output_tokens_computed` count rows since the start: they tell where a prompt was
+    really computed.
     `steps_done` moves while the engine makes progress; `step_age_s` is how long the step in flight has run.
     """
 

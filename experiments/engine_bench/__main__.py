@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from engine.checkpoint.resolve import resolve_model
 from tokenizers import Tokenizer
 
+from engine.checkpoint.resolve import resolve_model
 from experiments.engine_bench import peers as peer_list
 from experiments.engine_bench import roofline
 from experiments.engine_bench.peers import Installed, Peer

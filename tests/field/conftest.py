@@ -114,7 +114,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tie_word_embeddings=True, initializer_range=0.2, bos_token_id=1, eos_token_id=2, pad_token_id=2,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(files.directory / name, folder / name)
     return folder
 
