@@ -35,4 +35,4 @@ def make_room_for_decodes(state: ReplicaState, now: float) -> None:
         while sequence.request_id in state.decoding and state.ledger.num_free == 0:
             state.preempt(choose_victim(state, now), now)
         if sequence.request_id in state.decoding:
-            sequence.set_blocks(sequence.blocks + state.ledger.allocate(1), state.layout.block_size)
+            sequence.add_block(state.ledger.allocate(1)[0], state.layout.block_size)

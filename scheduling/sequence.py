@@ -115,6 +115,12 @@ class Sequence:
         self.table = tuple(blocks)
         self.capacity = len(blocks) * block_size
 
+    def add_block(self, block: int, block_size: int) -> None:
+        """One more block at the end."""
+        self.blocks.append(block)
+        self.table = (*self.table, block)
+        self.capacity += block_size
+
     def start_clock(self, now: float) -> None:
         """The first decode step begins: the TPOT clock starts (EcoServe §3.2), not at the first token."""
         self.first_decode_at = now

@@ -26,7 +26,7 @@ _SHORTEST_S = 1e-6
 _WARM_STEPS = 16
 _PRIOR_FLOOR = 1e-2
 _PRIOR_SPREAD = 100.0  # (prior standard deviation of half the coefficient / 5 % measurement noise) squared
-_MAX_GROWTH = 100.0
+_MAX_GROWTH = 10.0
 
 
 class ResidualWindow:

@@ -43,7 +43,7 @@ def time_handles(running: int, waiting: int, role: Role, steps: int) -> list[tup
     now = 0.0
     batch = None
     for index in range(running + waiting):
-        length = 128 if index < running else 64
+        length = 112 + index % 32 if index < running else 64
         actions = core.handle(RequestArrived(_request(index, length, steps + 400)), now)
         batch = _next_batch(actions) or batch
     core.handle(LeaseGranted(1e9), now)

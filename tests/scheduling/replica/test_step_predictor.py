@@ -73,12 +73,14 @@ def test_one_hiccup_changes_little_and_the_margin_covers_noise() -> None:
     assert 0.05 < predictor.relative_margin < 0.2
 
 
-def test_many_steps_of_one_shape_do_not_unlearn_the_others() -> None:
+@pytest.mark.parametrize("forgetting", [0.995, 0.5])
+def test_many_steps_of_one_shape_do_not_unlearn_the_others(forgetting: float) -> None:
+    """Nothing is learned about prefill while only decodes run, so what is known of it must not be forgotten."""
     chance = random.Random(5)
-    predictor = StepPredictor(HIDDEN)
+    predictor = StepPredictor(HIDDEN, forgetting=forgetting)
     decode = StepShape()
     decode.add_decodes(8, 8 * 500)
-    for _ in range(6000):
+    for _ in range(3000):
         predictor.update(decode, decode.predict_s(HIDDEN) * chance.gauss(1.0, 0.05))
     for shape in (draw_shape(chance) for _ in range(50)):
         assert predictor.predict_s(shape) == pytest.approx(shape.predict_s(HIDDEN), rel=0.5)
