@@ -1,1 +1,1 @@
-"""One model on one device: weights, paged KV, one step. This file imports nothing, so that `engine.checkpoint` stays free of torch."""
+"""One model on one device: weights, paged KV, one step. Imports nothing: `engine.checkpoint` stays free of torch."""

@@ -1,1 +1,1 @@
-"""Moving KV between replicas and measuring the links. Filled by the disaggregation work; the KV layout it moves is `contracts.kv`."""
+"""Moving KV between replicas and measuring the links. Comes with disaggregation; `contracts.kv` is what it moves."""
