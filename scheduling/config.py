@@ -45,9 +45,9 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     prefix_cache: bool = True
     output_reserve_quantile: float = 0.5
     max_preemptions: int = 3
-    overdraft_share: float = 0.5
+    overdraft_share: float = 0.25
     aged_after: float = 4.0
-    max_gap_s: float = 2.0
+    max_gap_s: float = 1.0
     predictor_forgetting: float = 0.995
     margin_quantile: float = 0.95
 

@@ -43,13 +43,14 @@ def separate_grants(state: ReplicaState, now: float) -> list[PrefillGrant]:
     grants = []
     allowed = allowance_s(state, now)
     then = decode_shape(state)
-    # A switch should be worth it: enter for a whole prompt or a full chunk, stay for less.
-    worthwhile = config.min_chunk if clock.phase is Phase.PREFILL else config.max_chunk
+    # A switch should be worth it: enter for a whole prompt or half of the longest chunk, stay for less.
+    longest = _longest_chunk(state, then)
+    worthwhile = config.min_chunk if clock.phase is Phase.PREFILL else max(config.min_chunk, longest // 2)
     if _least_prefill_s(state, worthwhile) + state.predictor.predict_s(then) <= allowed:
         grants.append(PrefillGrant(allowed, config.max_chunk, then, worthwhile, urgent_only=not leased))
-    if urgent and clock.decode_owed_s <= 0.0:
+    if urgent and clock.decode_owed_s <= 0.0 and clock.starved_since is None:
         spare = max(0.0, allowed - state.predictor.predict_s(then))
-        grants.append(PrefillGrant(math.inf, config.max_chunk, urgent_only=True, overdraft_over_s=spare))
+        grants.append(PrefillGrant(math.inf, longest, urgent_only=True, overdraft_over_s=spare))
     return grants
 
 
@@ -89,13 +90,13 @@ def mixed_grants(state: ReplicaState, decodes: StepShape, now: float) -> list[Pr
         grants = []
         if decodes.predict_s(state.predictor.cost) < spare:
             grants.append(PrefillGrant(spare, config.max_chunk, first_at_least=config.min_chunk))
-    if _any_urgent(state, now):
+    if state.clock.decode_owed_s <= 0.0 and _any_urgent(state, now):
         grants.append(_mixed_overdraft(state, decodes, spare))
     return grants
 
 
 def _mixed_overdraft(state: ReplicaState, decodes: StepShape, spare: float) -> PrefillGrant:
-    """Every mixed step decodes, so the overdraft is bounded per step: a share of its time, or `min_chunk`."""
+    """A share of the time of one step, or `min_chunk`, after which decodes have their share of the time first."""
     config = state.config
     cost = state.predictor.cost
     allowed = decodes.predict_s(cost) / (1.0 - config.overdraft_share)
@@ -106,19 +107,44 @@ def _mixed_overdraft(state: ReplicaState, decodes: StepShape, spare: float) -> P
 
 
 def note_step(state: ReplicaState, step: StepInFlight, duration_s: float, now: float) -> None:
-    """A step ended: keep the phase clock."""
+    """A step ended: keep the phase clock. Overdraft is paid back by decoding, `overdraft_share` of the time at most."""
     clock, share = state.clock, state.config.overdraft_share
+    decode_s = duration_s * _decode_part(state, step.shape)
     if step.overdraft_over_s is not None:
         state.counters.overdraft_s += max(0.0, duration_s - step.overdraft_over_s)
+        clock.decode_owed_s += (duration_s - decode_s) * (1.0 - share) / share
+    clock.decode_owed_s = max(0.0, clock.decode_owed_s - decode_s) if state.decoding else 0.0
     if step.batch.phase is not Phase.PREFILL or not state.decoding:
-        clock.decode_owed_s = max(0.0, clock.decode_owed_s - duration_s) if state.decoding else 0.0
         clock.starved_since = None
-        return
-    if step.overdraft_over_s is not None:
-        clock.decode_owed_s += max(duration_s, 0.0) * (1.0 - share) / share
-    if clock.starved_since is None:
+    elif clock.starved_since is None:
         had_streams = any(s.first_decode_at is not None for s in state.decoding.values())
         clock.starved_since = step.started_at if had_streams else now
+
+
+def _decode_part(state: ReplicaState, shape: StepShape) -> float:
+    """The part of a step's time that its decode rows alone would take, from 0 to 1."""
+    if shape.decodes == shape.tokens:
+        return 1.0
+    if shape.decodes == 0:
+        return 0.0
+    alone = StepShape()
+    alone.add_decodes(shape.decodes, shape.decode_context)
+    whole_s = state.predictor.predict_s(shape)
+    return state.predictor.predict_s(alone) / whole_s if whole_s > 0.0 else 0.0
+
+
+def _longest_chunk(state: ReplicaState, then: StepShape) -> int:
+    """The chunk that, with the decode step behind it, takes `max_gap_s`: at most `max_chunk`, at least `min_chunk`."""
+    config, cost = state.config, state.predictor.cost
+    chunk = largest_chunk(
+        cost,
+        StepShape(),
+        past=0,
+        limit=config.max_chunk,
+        allowed_s=config.max_gap_s / (1.0 + state.predictor.relative_margin) - then.predict_s(cost),
+        multiple=config.chunk_multiple,
+    )
+    return max(config.min_chunk, chunk)
 
 
 def _least_prefill_s(state: ReplicaState, worthwhile: int) -> float:

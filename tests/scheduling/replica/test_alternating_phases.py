@@ -79,17 +79,17 @@ def test_a_phase_goes_on_while_slack_lasts_and_chunks_are_cut_to_it(replica_lab:
     assert lab.core.state.counters.overdraft_s == 0.0
 
 
-def test_it_enters_only_for_a_whole_prompt_or_a_full_chunk(replica_lab: Lab) -> None:
+def test_it_enters_only_for_a_whole_prompt_or_half_of_the_longest_chunk(replica_lab: Lab) -> None:
     lab = streaming(replica_lab, steps=0, max_chunk=512, min_chunk=32, max_gap_s=60.0)
     lab.send(LeaseGranted(100.0))
     lab.arrive("long", 1000, 8)
-    entered_with = None
+    entered_with = 0
     for _ in range(20):
         lab.step()
         if phase_of(lab) is Phase.PREFILL:
             entered_with = len(lab.in_flight.chunks[0].token_ids)
             break
-    assert entered_with == 512
+    assert 256 <= entered_with < 512
     lab = streaming(replica_lab, steps=1, max_chunk=512, min_chunk=32, max_gap_s=60.0)
     lab.send(LeaseGranted(100.0))
     lab.arrive("short", 100, 8)

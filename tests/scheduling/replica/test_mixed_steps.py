@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from contracts.phase import Phase, Role
@@ -67,6 +68,22 @@ def test_a_prompt_without_room_is_served_once_overdue(replica_lab: Lab, budget: 
     assert lab.core.state.counters.overdraft_s > 0.0
     gaps = lab.got["stream0"].gaps_s
     assert max(gaps) < 3 * min(gaps)  # a share, not a stop
+    lab.finish()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
+def test_overdue_prompts_take_no_more_than_their_share(replica_lab: Lab, share: float) -> None:
+    lab = streaming(replica_lab, 0.001, overdraft_share=share, min_chunk=16, max_chunk=256)
+    lab.arrive("prompt", 500, 1, slo=Slo(ttft_s=0.1))
+    lab.now += 0.1
+    lab.step()
+    began, decoding = lab.now, 0.0
+    while lab.got["prompt"].finish is None:
+        rows = [chunk for chunk in lab.in_flight.chunks if chunk.sequence_id != "prompt"]
+        decoding += lab.duration(msgspec.structs.replace(lab.in_flight, chunks=tuple(rows)))
+        lab.step()
+    taken = 1.0 - decoding / (lab.now - began)
+    assert 0.7 * share < taken < 1.15 * share
     lab.finish()
 
 
