@@ -23,6 +23,7 @@ from engine.linear import choose_linear
 from engine.native_compile import native_available
 from engine.native_executor import NativeCpuExecutor, native_supports
 from engine.rope import RopeTable, build_rope_table
+from engine.rotation import rotate_for_int8
 from engine.sampling.sampler import Sampler
 from engine.torch_engine import OnLayerDone, TorchEngine
 from engine.torch_executor import TorchExecutor
@@ -56,6 +57,8 @@ def assemble_engine(
         torch.set_num_threads(config.threads)
     max_context = _max_context(config, spec)
     weights = load_weights(spec, weight_files, device, TORCH_DTYPES[dtype])
+    if config.quantization == "int8":
+        weights = rotate_for_int8(weights, spec)
     rope = build_rope_table(spec, max_context, device)
     layout = KVLayout(
         num_layers=spec.num_layers,
