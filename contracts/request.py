@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Slo(msgspec.Struct, frozen=True, kw_only=True):
+class Slo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Latency targets of a request, in seconds."""
 
     ttft_s: float = 4.0

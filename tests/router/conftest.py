@@ -1,14 +1,20 @@
-"""A scripted replica on a real loopback socket, a tiny model, and the router in front of them, all in one loop."""
+"""A tiny model, the router on a real port, and what every stream and every error must look like."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
+import openai
 import pytest
+import uvicorn
+from fastapi import FastAPI
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from contracts.model import ModelSpec
@@ -16,6 +22,8 @@ from engine.checkpoint.embedded import embedded_gguf
 from engine.checkpoint.gguf_file import open_gguf
 from engine.checkpoint.gguf_tokenizer import tokenizer_from_gguf
 from engine.checkpoint.model_files import ModelFiles, SpecialTokens
+from router.app import build_app
+from router.config import RouterConfig
 from router.token_table import TokenTable
 
 BOS, EOS = 1, 2
@@ -97,6 +105,77 @@ def tiny_table(tiny_tokenizer: Tokenizer) -> TokenTable:
 @pytest.fixture(scope="session")
 def smol_table(smol_tokenizer: Tokenizer) -> TokenTable:
     return TokenTable(smol_tokenizer)
+
+
+async def eventually(condition: Callable[[], bool], deadline_s: float = 5.0) -> None:
+    """Returns once `condition` holds; raises `TimeoutError` when it does not within the deadline."""
+    async with asyncio.timeout(deadline_s):
+        while not condition():  # noqa: ASYNC110  (any condition, not only those that set an event)
+            await asyncio.sleep(0.005)
+
+
+class RunningRouter:
+    """The router behind a real port, with the official client and a plain one."""
+
+    def __init__(self, app: FastAPI, url: str) -> None:
+        self.app = app
+        self.url = url
+        self.fleet = app.state.served.fleet
+        self.openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        self.http = httpx.AsyncClient(base_url=url, timeout=20)
+
+    async def wait_ready(self) -> None:
+        await eventually(lambda: self.fleet.not_ready() is None)
+
+    async def wait_idle(self, *replicas: Any) -> None:
+        """Nothing is left anywhere."""
+        await eventually(lambda: self.fleet.num_flights == 0 and not any(replica.alive for replica in replicas))
+
+    async def close(self) -> None:
+        await self.openai.close()
+        await self.http.aclose()
+
+
+StartRouter = Callable[..., Awaitable[RunningRouter]]
+
+
+@pytest.fixture
+async def start_router(model_files: ModelFiles) -> AsyncIterator[StartRouter]:
+    """`await start_router(replica, ..., **settings)`: a router over these replicas, ready unless `ready=False`."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(*replicas: Any, ready: bool = True, **settings: Any) -> RunningRouter:
+            files = settings.pop("files", model_files)
+            known = {"model": "tiny", "replicas": tuple(r.endpoint for r in replicas), **settings}
+            config = msgspec.convert(known, RouterConfig)
+            running = await stack.enter_async_context(serving(config, files))
+            if ready:
+                await running.wait_ready()
+            return running
+
+        yield start
+
+
+@contextlib.asynccontextmanager
+async def serving(config: RouterConfig, files: ModelFiles) -> AsyncIterator[RunningRouter]:
+    app = build_app(config, files)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=2, access_log=False)
+        )
+        task = asyncio.create_task(server._serve(sockets=[listener]))
+        while not server.started:
+            if task.done():
+                task.result()
+            await asyncio.sleep(0.005)
+        running = RunningRouter(app, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        try:
+            yield running
+        finally:
+            await running.close()
+            server.should_exit = True
+            await task
 
 
 class StreamCheck:

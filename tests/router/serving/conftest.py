@@ -1,23 +1,17 @@
-"""A scripted replica on a real loopback socket, a tiny model, and the router in front of them, all in one loop."""
+"""A scripted replica on a real loopback socket, in the same event loop as the router and its clients."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import httpx
-import msgspec
-import openai
 import pytest
 import pytest_asyncio
-import uvicorn
 import zmq
 import zmq.asyncio
-from fastapi import FastAPI
 from tokenizers import Tokenizer
 
 from contracts import wire
@@ -222,38 +216,6 @@ def _prompt_logprobs(request: Request) -> tuple[PromptLogprobs, ...]:
     return (PromptLogprobs(request.request_id, 1, entries),)
 
 
-async def eventually(condition: Callable[[], bool], deadline_s: float = 5.0) -> None:
-    """Returns once `condition` holds; raises `TimeoutError` when it does not within the deadline."""
-    async with asyncio.timeout(deadline_s):
-        while not condition():  # noqa: ASYNC110  (any condition, not only those that set an event)
-            await asyncio.sleep(0.005)
-
-
-class RunningRouter:
-    """The router behind a real port, with the official client and a plain one."""
-
-    def __init__(self, app: FastAPI, url: str) -> None:
-        self.app = app
-        self.url = url
-        self.fleet = app.state.served.fleet
-        self.openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-        self.http = httpx.AsyncClient(base_url=url, timeout=20)
-
-    async def wait_ready(self) -> None:
-        await eventually(lambda: self.fleet.not_ready() is None)
-
-    async def wait_idle(self, *replicas: ScriptedReplica) -> None:
-        """Nothing is left anywhere."""
-        await eventually(lambda: self.fleet.num_flights == 0 and not any(replica.alive for replica in replicas))
-
-    async def close(self) -> None:
-        await self.openai.close()
-        await self.http.aclose()
-
-
-StartRouter = Callable[..., Awaitable[RunningRouter]]
-
-
 @pytest.fixture
 async def replica(model_files: ModelFiles, tiny_tokenizer: Tokenizer) -> AsyncIterator[ScriptedReplica]:
     scripted = ScriptedReplica(model_files, tiny_tokenizer)
@@ -270,46 +232,7 @@ async def two_replicas(model_files: ModelFiles, tiny_tokenizer: Tokenizer) -> As
 
 
 @pytest.fixture
-async def start_router(model_files: ModelFiles) -> AsyncIterator[StartRouter]:
-    """`await start_router(replica, ..., **settings)`: a router over these replicas, ready unless `ready=False`."""
-    async with contextlib.AsyncExitStack() as stack:
-
-        async def start(*replicas: ScriptedReplica, ready: bool = True, **settings: Any) -> RunningRouter:
-            files = settings.pop("files", model_files)
-            known = {"model": "tiny", "replicas": tuple(r.endpoint for r in replicas), **settings}
-            config = msgspec.convert(known, RouterConfig)
-            running = await stack.enter_async_context(serving(config, files))
-            if ready:
-                await running.wait_ready()
-            return running
-
-        yield start
-
-
-@contextlib.asynccontextmanager
-async def serving(config: RouterConfig, files: ModelFiles) -> AsyncIterator[RunningRouter]:
-    app = build_app(config, files)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(
-            uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=2, access_log=False)
-        )
-        task = asyncio.create_task(server._serve(sockets=[listener]))
-        while not server.started:
-            if task.done():
-                task.result()
-            await asyncio.sleep(0.005)
-        running = RunningRouter(app, f"http://127.0.0.1:{listener.getsockname()[1]}")
-        try:
-            yield running
-        finally:
-            await running.close()
-            server.should_exit = True
-            await task
-
-
-@pytest.fixture
-async def router(start_router: StartRouter, replica: ScriptedReplica) -> RunningRouter:
+async def router(start_router: Any, replica: ScriptedReplica) -> Any:
     """One router over one replica."""
     return await start_router(replica)
 
@@ -323,7 +246,9 @@ async def client(model_files: ModelFiles, tiny_tokenizer: Tokenizer) -> AsyncIte
     scripted = ScriptedReplica(model_files, tiny_tokenizer)
     app = build_app(RouterConfig(model="tiny", replicas=(scripted.endpoint,)), model_files)
     async with app.router.lifespan_context(app):
-        await eventually(lambda: app.state.served.fleet.not_ready() is None)
+        async with asyncio.timeout(5):
+            while app.state.served.fleet.not_ready() is not None:  # noqa: ASYNC110  (nothing sets an event for it)
+                await asyncio.sleep(0.01)
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://router") as plain:
             plain.app, plain.replica = app, scripted  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Whole deployments for the field-bug tests: real processes, a real engine, a tiny model with a real tokenizer."""
+"""Whole deployments by `phaseserve up`: real processes, a real engine, a tiny random model, a real tokenizer."""
 
 from __future__ import annotations
 
