@@ -6,8 +6,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 
 import msgspec
 from fastapi import FastAPI
@@ -34,23 +34,31 @@ from scheduling.cluster_core import ClusterCore
 log = logging.getLogger("phaseserve.router")
 
 
-def build_app(config: RouterConfig, files: ModelFiles | None = None) -> FastAPI:
+def build_app(
+    config: RouterConfig, files: ModelFiles | None = None, *, on_broken: Callable[[], None] | None = None
+) -> FastAPI:
     """Resolves the model (unless `files` are given), loads tokenizer and template, connects nothing yet.
 
+    `on_broken` is called when the fleet loop ends by itself, which is a bug of ours: nothing can be served any more.
     Raises `ModelError` or `ConfigError`: whoever binds a port does so afterwards.
     """
     served, encoder = _served(config, files or resolve_model(config.model))
 
+    def fleet_ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            log.critical("the fleet loop ended", exc_info=task.exception())
+            if on_broken is not None:
+                on_broken()
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         fleet_task = asyncio.create_task(served.fleet.run())
-        fleet_task.add_done_callback(_report_end)
+        fleet_task.add_done_callback(fleet_ended)
         try:
             yield
         finally:
             fleet_task.cancel()
-            with suppress(asyncio.CancelledError):
-                await fleet_task
+            await asyncio.wait([fleet_task])
             encoder.close()
 
     app = FastAPI(title="PhaseServe", openapi_url=None, lifespan=lifespan)
@@ -91,14 +99,8 @@ def _served(config: RouterConfig, files: ModelFiles) -> tuple[Served, PromptEnco
     return served, encoder
 
 
-def _report_end(task: asyncio.Task[None]) -> None:
-    """A fleet loop that ends by itself is our bug: it is logged, and readiness says so."""
-    if not task.cancelled() and task.exception() is not None:
-        log.critical("the fleet loop ended", exc_info=task.exception())
-
-
-def _error(info: ErrorInfo) -> Response:
-    headers = {}
+def _error(info: ErrorInfo, extra: Mapping[str, str] | None = None) -> Response:
+    headers = dict(extra or {})
     if info.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(info.retry_after_s)))
     body = msgspec.json.encode(error_body(info))
@@ -113,7 +115,7 @@ async def _named_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path}: {error.detail}"
-    return _error(ErrorInfo(status=error.status_code, code="http_error", message=what))
+    return _error(ErrorInfo(status=error.status_code, code="http_error", message=what), error.headers)
 
 
 async def _query_error(request: Request, error: Exception) -> Response:

@@ -66,7 +66,7 @@ def build_routes(served: Served) -> APIRouter:
 
     @routes.get("/health/live")
     async def live() -> Response:
-        return _json({"status": "live"})
+        return _json({"status": "broken"}, 503) if served.fleet.stopped else _json({"status": "live"})
 
     @routes.get("/health/ready")
     async def ready() -> Response:

@@ -79,7 +79,7 @@ class Fleet:
         ]
         self._joined: dict[str, ReplicaLink] = {}
         self._contexts: dict[str, int] = {}
-        self._stopped = False
+        self.stopped = False  # once the loop has ended only a new process helps
         self._flights = Flights()
 
     async def run(self) -> None:
@@ -90,7 +90,7 @@ class Fleet:
                     group.create_task(link.run())
                 group.create_task(self._tick())
         finally:
-            self._stopped = True
+            self.stopped = True
             for flight in self._flights:
                 self._fail(flight, Unavailable("the router is stopping"))
             self._context.destroy(linger=0)
@@ -115,7 +115,7 @@ class Fleet:
 
     def not_ready(self) -> str | None:
         """None when a token could be produced now, else why not."""
-        if self._stopped:
+        if self.stopped:
             return "the fleet loop has ended"
         reason = self.core.ready(time.monotonic())
         if reason is not None and not self._joined:
@@ -125,7 +125,7 @@ class Fleet:
     def open(self, generation: Generation, arrived_s: float) -> Call:
         """Hand a validated request to the core. Refusals surface in `Call.wait`; the caller owes a `close`."""
         call = Call(generation, self._table)
-        if self._stopped:
+        if self.stopped:
             call.fail(Unavailable("the router is stopping"))
             return call
         call.flights = self._flights.add(call, arrived_s)

@@ -79,5 +79,10 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "service_tier": ("auto", "default"),
     "suffix": ("",),
     "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "chat_template_kwargs": ({},),
 }
 """Parameters that this server does not support, with the values that ask for nothing and are therefore accepted."""

@@ -46,12 +46,18 @@ class _Server(uvicorn.Server):
 
 def run_router(config: RouterConfig) -> int:
     """Serve until SIGTERM or SIGINT; the exit code. Raises `ModelError` or `ConfigError` before the port is bound."""
-    app = build_app(config)
+    broken = threading.Event()
+
+    def stop_broken() -> None:
+        broken.set()
+        server.should_exit = True
+
+    app = build_app(config, on_broken=stop_broken)
+    server = _server(config, app)
     with _listener(config) as listener:
         log.info("listening on http://%s:%d", *listener.getsockname()[:2])
-        server = _server(config, app)
         server.run(sockets=[listener])
-    return 0 if server.started else 1
+    return 1 if broken.is_set() or not server.started else 0
 
 
 def _listener(config: RouterConfig) -> socket.socket:

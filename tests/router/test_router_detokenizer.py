@@ -13,7 +13,7 @@ from router.detokenizer import new_detokenizer
 from router.token_table import TokenTable
 
 HARD = "삼겹살 안녕 世界 🧑‍🚀 ď é \u200d ﷺ naïve\r\n\t x"
-QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100)
 
 
 def pieces_of(table: TokenTable, ids: list[int], *, at_start: bool = False) -> list[str]:
