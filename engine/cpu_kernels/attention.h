@@ -95,7 +95,8 @@ class TileAttention {
         const int64_t start = s * kSplit;
         const int64_t seen = tile_.first + tile_.count - start;
         const int64_t keys = seen < kSplit ? seen : kSplit;
-        pack_keys(start, keys);
+        find_rows(start);
+        pack_keys(keys);
         score(keys);
         softmax(start, keys, state);
         weigh_values(start, keys, state.out);
@@ -124,26 +125,47 @@ class TileAttention {
     }
 
   private:
-    const float* key_row(int64_t position) const {
-        const int64_t block = tile_.blocks[position / cache_.block_size];
-        return cache_.keys(block, tile_.head) + position % cache_.block_size * cache_.head_dim;
+    static constexpr int64_t kAhead = 2 * VW;
+
+    // Addresses of the key rows of this split and the next, as far as the context goes.
+    void find_rows(int64_t start) {
+        const int64_t end = tile_.first + tile_.count, last = start + 2 * kSplit < end ? start + 2 * kSplit : end;
+        for (int64_t position = start; position < last;) {
+            const int64_t offset = position % cache_.block_size;
+            const float* row = cache_.keys(tile_.blocks[position / cache_.block_size], tile_.head) + offset * cache_.head_dim;
+            const int64_t rest = cache_.block_size - offset < last - position ? cache_.block_size - offset : last - position;
+            for (int64_t i = 0; i < rest; ++i, row += cache_.head_dim) rows_at_[position - start + i] = row;
+            position += rest;
+        }
+        num_rows_at_ = last - start;
     }
 
-    void pack_keys(int64_t start, int64_t keys) {
-        const float* rows[VW];
+    // Blocks lie anywhere, so the hardware does not see what comes next: while it transposes some keys, this asks for
+    // the keys kAhead later (of the next split too), and for the values that the end of the split will read.
+    void pack_keys(int64_t keys) {
         for (int64_t j = 0; j < keys; j += VW) {
-            for (int64_t i = 0; i < VW; ++i) rows[i] = key_row(start + (j + i < keys ? j + i : keys - 1));
+            const float* rows[VW];
+            for (int64_t i = 0; i < VW; ++i) {
+                rows[i] = rows_at_[j + i < keys ? j + i : keys - 1];
+                prefetch_row(rows[i] + cache_.value_offset());
+                if (j + i + kAhead < num_rows_at_) prefetch_row(rows_at_[j + i + kAhead]);
+            }
             transpose_rows(rows, cache_.head_dim, scratch_.keys + j / NR * cache_.head_dim * NR + j % NR, NR);
         }
+    }
+
+    void prefetch_row(const float* row) const {
+        for (int64_t i = 0; i < cache_.head_dim; i += 16) prefetch(row + i);
     }
 
     void score(int64_t keys) {
         for (int64_t j = 0; j < keys; j += NR) {
             const float* panel = scratch_.keys + j * cache_.head_dim;
+            const Output to{Epilogue::kStore, nullptr, scratch_.scores + j, kScoreStride, NR};
             for (int64_t row = 0; row < rows_; row += height_) {
                 with_rows(rows_ - row < height_ ? rows_ - row : height_, [&](auto r) {
-                    tile_f32<decltype(r)::value, Epilogue::kStore>(scratch_.queries + row * width_, width_, panel,
-                        cache_.head_dim, nullptr, scratch_.scores + row * kScoreStride + j, kScoreStride, NR, Ahead{panel, 0, 0});
+                    tile_f32<decltype(r)::value>(scratch_.queries + row * width_, width_, panel, cache_.head_dim,
+                                                 to.at_row(row), Ahead{panel, 0, 0});
                 });
             }
         }
@@ -175,7 +197,7 @@ class TileAttention {
     // out = P V. V is read in place where its rows are whole panels, else from a padded copy.
     void weigh_values(int64_t start, int64_t keys, float* out) {
         const bool in_place = cache_.head_dim % NR == 0;
-        if (!in_place) pack_values(start, keys);
+        if (!in_place) pack_values(keys);
         for (int64_t c = 0; c < width_; c += NR) {
             for (int64_t row = 0; row < rows_; row += height_) {
                 with_rows(rows_ - row < height_ ? rows_ - row : height_, [&](auto r) {
@@ -184,29 +206,35 @@ class TileAttention {
                     vf acc[R][NV];
                     clear<R>(acc);
                     if (in_place) {
-                        multiply_blocks<R>(p, start, keys, c, acc);
+                        multiply_blocks<R>(p, start, keys, c, row == 0, acc);
                     } else {
                         multiply<R>(p, kScoreStride, scratch_.values + c * kSplit, NR, keys, acc);
                     }
-                    finish_tile<R, Epilogue::kStore>(acc, nullptr, out + row * width_ + c, width_, NR);
+                    write_tile<R, Epilogue::kStore>(acc, Output{Epilogue::kStore, nullptr, out + row * width_ + c, width_, NR});
                 });
             }
         }
     }
 
+    // With `ahead`, asks for the keys of the next split on the way.
     template <int R>
-    PS_INLINE void multiply_blocks(const float* p, int64_t start, int64_t keys, int64_t column, vf (&acc)[R][NV]) const {
+    PS_INLINE void multiply_blocks(const float* p, int64_t start, int64_t keys, int64_t column, bool ahead, vf (&acc)[R][NV]) const {
         for (int64_t j = 0; j < keys;) {
             const int64_t offset = (start + j) % cache_.block_size;
             const int64_t rest = keys - j < cache_.block_size - offset ? keys - j : cache_.block_size - offset;
-            multiply<R>(p + j, kScoreStride, key_row(start + j) + cache_.value_offset() + column, cache_.head_dim, rest, acc);
+            const float* values = rows_at_[j] + cache_.value_offset() + column;
+            if (ahead && kSplit + j + rest <= num_rows_at_) {
+                multiply<R, true>(p + j, kScoreStride, values, cache_.head_dim, rest, acc, rows_at_[kSplit + j] + column);
+            } else {
+                multiply<R>(p + j, kScoreStride, values, cache_.head_dim, rest, acc);
+            }
             j += rest;
         }
     }
 
-    void pack_values(int64_t start, int64_t keys) {
+    void pack_values(int64_t keys) {
         for (int64_t j = 0; j < keys; ++j) {
-            const float* v = key_row(start + j) + cache_.value_offset();
+            const float* v = rows_at_[j] + cache_.value_offset();
             for (int64_t i = 0; i < width_; ++i)
                 scratch_.values[i / NR * kSplit * NR + j * NR + i % NR] = i < cache_.head_dim ? v[i] : 0.0f;
         }
@@ -216,6 +244,8 @@ class TileAttention {
     const QueryTile& tile_;
     const AttentionScratch& scratch_;
     const int64_t width_, rows_, height_;
+    int64_t num_rows_at_ = 0;
+    const float* rows_at_[2 * kSplit];
 };
 
 }  // namespace ps

@@ -3,10 +3,6 @@
 
 #include <omp.h>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include "gemm_i8.h"
 #include "workspace.h"
 
@@ -22,23 +18,23 @@ class Decoder {
     void run_layer(int64_t index) {
         const Layer& layer = model_.layers[index];
         float *qkv = space_.qkv.floats(), *attended = space_.attended.floats(), *activated = space_.activated.floats();
-        linear<Epilogue::kStore>(prepare(hidden_, model_.hidden, model_.hidden, layer.input_norm), layer.qkv, qkv, space_.qkv_stride);
+        linear(prepare(hidden_, model_.hidden, model_.hidden, layer.input_norm), layer.qkv, Epilogue::kStore, qkv, space_.qkv_stride);
         team_.sync();
         rotate_and_cache(layer);
         team_.sync();
         attend(layer, index);
         team_.sync();
-        linear<Epilogue::kAdd>(prepare(attended, space_.attended_stride, layer.o.k, nullptr), layer.o, hidden_, model_.hidden);
+        linear(prepare(attended, space_.attended_stride, layer.o.k, nullptr), layer.o, Epilogue::kAdd, hidden_, model_.hidden);
         team_.sync();
-        linear<Epilogue::kSiluMul>(prepare(hidden_, model_.hidden, model_.hidden, layer.post_norm), layer.gate_up, activated,
+        linear(prepare(hidden_, model_.hidden, model_.hidden, layer.post_norm), layer.gate_up, Epilogue::kSiluMul, activated,
                                    space_.activated_stride);
         team_.sync();
-        linear<Epilogue::kAdd>(prepare(activated, space_.activated_stride, model_.ffn, nullptr), layer.down, hidden_, model_.hidden);
+        linear(prepare(activated, space_.activated_stride, model_.ffn, nullptr), layer.down, Epilogue::kAdd, hidden_, model_.hidden);
         team_.sync();
     }
 
     void run_head(float* logits) {
-        linear<Epilogue::kStore>(prepare(hidden_, model_.hidden, model_.hidden, model_.final_norm), model_.lm_head, logits, model_.vocab);
+        linear(prepare(hidden_, model_.hidden, model_.hidden, model_.final_norm), model_.lm_head, Epilogue::kStore, logits, model_.vocab);
     }
 
   private:
@@ -65,14 +61,13 @@ class Decoder {
         return {reinterpret_cast<float*>(memory), row_floats, {memory, scales, row_bytes}};
     }
 
-    template <Epilogue E>
-    void linear(const Rows& rows, const Linear& w, float* out, int64_t stride) {
+    void linear(const Rows& rows, const Linear& w, Epilogue epilogue, float* out, int64_t stride) {
         if (model_.is_int8) {
             const MatrixI8 matrix{static_cast<const int8_t*>(w.panels), w.scales, w.offsets, w.bias, w.n, w.k};
-            gemm_i8<E>(team_, rows.quantised, step_.num_rows, matrix, out, stride);
+            gemm_i8(team_, rows.quantised, step_.num_rows, matrix, epilogue, out, stride);
         } else {
             const MatrixF32 matrix{static_cast<const float*>(w.panels), w.bias, w.n, w.k};
-            gemm_f32<E>(team_, rows.values, rows.stride, step_.num_rows, matrix, out, stride);
+            gemm_f32(team_, rows.values, rows.stride, step_.num_rows, matrix, epilogue, out, stride);
         }
     }
 
@@ -176,18 +171,7 @@ int32_t ps_abi_version() { return ps::kAbiVersion; }
 int64_t ps_panel_columns() { return ps::NR; }
 int64_t ps_padded_k(int64_t k) { return ps::padded_k(k); }
 
-// Asks for huge pages under [memory, memory + bytes): weights are streamed, and 4 KiB pages cost a third of the rate.
-// Only advice: whatever the system answers, the memory works.
-void ps_advise_huge(void* memory, int64_t bytes) {
-#if defined(MADV_HUGEPAGE)
-    constexpr uintptr_t kPage = 4096;
-    const uintptr_t first = (reinterpret_cast<uintptr_t>(memory) + kPage - 1) / kPage * kPage;
-    const uintptr_t last = (reinterpret_cast<uintptr_t>(memory) + bytes) / kPage * kPage;
-    if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-#else
-    (void)memory, (void)bytes;
-#endif
-}
+void ps_advise_huge(void* memory, int64_t bytes) { ps::advise_huge(memory, bytes); }
 
 void* ps_workspace_new() { return new (std::nothrow) ps::Workspace; }
 void ps_workspace_free(void* space) { delete static_cast<ps::Workspace*>(space); }

@@ -58,9 +58,7 @@ class AmxSession {
 };
 
 // `rows` of 32 rows from `row` on. The caller's buffer must hold whole tiles: surplus rows are computed, not stored.
-template <Epilogue E>
-static void tile_amx(const RowsI8& a, int64_t row, int64_t rows, const MatrixI8& w, int64_t p, float* c, int64_t ldc,
-                     int64_t cols) {
+static void tile_amx(const RowsI8& a, int64_t row, int64_t rows, const MatrixI8& w, int64_t p, const Output& to) {
     static_assert(NR == 32);
     alignas(64) int32_t sums[kAmxTile][NR];
     const int64_t k = padded_k(w.k);
@@ -97,7 +95,7 @@ static void tile_amx(const RowsI8& a, int64_t row, int64_t rows, const MatrixI8&
     _tile_stored(1, sums[0] + 16, sizeof sums[0]);
     for (int64_t r = 0; r < rows; ++r) {
         const vi acc[1][NV] = {{load_i(sums[r]), load_i(sums[r] + VW)}};
-        finish_tile_i8<1, E>(acc, w, p, a.scales + row + r, c + r * ldc, ldc, cols);
+        finish_tile_i8<1>(acc, w, p, a.scales + row + r, to.at_row(r));
     }
 }
 
@@ -110,8 +108,7 @@ class AmxSession {
     explicit AmxSession(bool) {}
 };
 
-template <Epilogue E>
-static void tile_amx(const RowsI8&, int64_t, int64_t, const MatrixI8&, int64_t, float*, int64_t, int64_t) {}
+static void tile_amx(const RowsI8&, int64_t, int64_t, const MatrixI8&, int64_t, const Output&) {}
 
 #endif
 

@@ -6,6 +6,9 @@
 // the batch and of chunking.
 #pragma once
 
+#include <type_traits>
+#include <unistd.h>
+
 #include "team.h"
 
 namespace ps {
@@ -48,10 +51,23 @@ static inline void pack_panel_f32(const float* w, int64_t n, int64_t k, bool pai
     }
 }
 
-// Where a finished tile goes. `cols` valid output columns are written (NR, or NR/2 after kSiluMul, fewer at the edge).
+// Where the results of one panel go: rows of stride `ldc`, `cols` valid columns (fewer than a panel's at the edge).
+struct Output {
+    Epilogue epilogue;
+    const float* bias;  // of the panel, or null
+    float* c;
+    int64_t ldc, cols;
+
+    Output at_row(int64_t row) const { return {epilogue, bias, c + row * ldc, ldc, cols}; }
+};
+
+// Columns that one panel yields.
+static PS_INLINE int64_t panel_outputs(Epilogue e) { return e == Epilogue::kSiluMul ? NR / 2 : NR; }
+
 template <int R, Epilogue E>
-static PS_INLINE void finish_tile(vf (&acc)[R][NV], const float* bias, float* c, int64_t ldc, int64_t cols) {
+static PS_INLINE void write_tile(const vf (&acc)[R][NV], const Output& to_tile) {
     constexpr int kOutV = E == Epilogue::kSiluMul ? NV / 2 : NV;
+    const float* bias = to_tile.bias;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
         vf out[NV];
@@ -61,15 +77,24 @@ static PS_INLINE void finish_tile(vf (&acc)[R][NV], const float* bias, float* c,
 #pragma GCC unroll 4
             for (int v = 0; v < NV / 2; ++v) out[v] = silu(out[v]) * out[v + NV / 2];
         }
-        float* to = c + r * ldc;
-        if (cols == kOutV * VW) {
+        float* to = to_tile.c + r * to_tile.ldc;
+        if (to_tile.cols == kOutV * VW) {
 #pragma GCC unroll 4
             for (int v = 0; v < kOutV; ++v) store(to + v * VW, E == Epilogue::kAdd ? load(to + v * VW) + out[v] : out[v]);
         } else {
             float edge[NR];
             for (int v = 0; v < kOutV; ++v) store(edge + v * VW, out[v]);
-            for (int64_t j = 0; j < cols; ++j) to[j] = E == Epilogue::kAdd ? to[j] + edge[j] : edge[j];
+            for (int64_t j = 0; j < to_tile.cols; ++j) to[j] = E == Epilogue::kAdd ? to[j] + edge[j] : edge[j];
         }
+    }
+}
+
+template <int R>
+static PS_INLINE void finish_tile(const vf (&acc)[R][NV], const Output& to) {
+    switch (to.epilogue) {
+        case Epilogue::kStore: return write_tile<R, Epilogue::kStore>(acc, to);
+        case Epilogue::kAdd: return write_tile<R, Epilogue::kAdd>(acc, to);
+        case Epilogue::kSiluMul: return write_tile<R, Epilogue::kSiluMul>(acc, to);
     }
 }
 
@@ -84,7 +109,7 @@ static PS_INLINE void multiply(const float* a, int64_t lda, const float* b, int6
         if (kAhead) {
 #pragma GCC unroll 4
             for (int line = 0; line < NR * 4; line += 64) prefetch(reinterpret_cast<const char*>(ahead) + line);
-            ahead += NR;
+            ahead += ldb;
         }
         vf column[NV];
 #pragma GCC unroll 4
@@ -114,18 +139,18 @@ static PS_INLINE void clear(vf (&acc)[R][NV]) {
         for (int v = 0; v < NV; ++v) acc[r][v] = vf{};
 }
 
-template <int R, Epilogue E>
-static void tile_f32(const float* a, int64_t lda, const float* panel, int64_t k, const float* bias, float* c,
-                     int64_t ldc, int64_t cols, Ahead next) {
+template <int R>
+static void tile_f32(const float* a, int64_t lda, const float* panel, int64_t k, const Output& to, Ahead next) {
     vf acc[R][NV];
     clear<R>(acc);
     multiply<R>(a, lda, panel, NR, next.first, acc);
-    multiply<R, true>(a + next.first, lda, panel + next.first * NR, NR, next.last - next.first, acc, next.panel + next.first * NR);
+    multiply<R, true>(a + next.first, lda, panel + next.first * NR, NR, next.last - next.first, acc,
+                      next.panel + next.first * NR);
     multiply<R>(a + next.last, lda, panel + next.last * NR, NR, k - next.last, acc);
-    finish_tile<R, E>(acc, bias, c, ldc, cols);
+    finish_tile<R>(acc, to);
 }
 
-// Calls f.template operator()<R>() for the run-time row count `rows` in 1..MR.
+// Calls f(std::integral_constant<int, R>) for the run-time row count R = `rows` in 1..MR.
 template <int R = MR, typename F>
 static PS_INLINE void with_rows(int64_t rows, F&& f) {
     if constexpr (R == 1) {
@@ -145,28 +170,35 @@ static inline int64_t tile_rows(int64_t m, int64_t most) {
     return (m + tiles - 1) / tiles;
 }
 
-// Rows kept in the L2 cache while the panels stream past.
-constexpr int64_t kRowBlock = 8 * MR;
+// Rows of `k` floats that fill half of the L2 cache: they stay there while the panels stream past.
+static inline int64_t cached_rows(int64_t k) {
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+    static const int64_t found = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#else
+    static const int64_t found = 0;
+#endif
+    const int64_t rows = (found > 0 ? found : 512 * 1024) / 2 / (4 * k);
+    return rows > MR ? rows : MR;
+}
 
 // This thread's panels of C = A W^T. `a` has `m` rows of stride `lda`.
-template <Epilogue E>
-static void gemm_f32(const Team& team, const float* a, int64_t lda, int64_t m, const MatrixF32& w, float* c, int64_t ldc) {
-    constexpr int64_t kOut = E == Epilogue::kSiluMul ? NR / 2 : NR;
-    const int64_t n_out = E == Epilogue::kSiluMul ? w.n / 2 : w.n;
-    const Range mine = team.share(num_panels(E == Epilogue::kSiluMul ? n_out * 2 : n_out));
-    const int64_t height = tile_rows(m, MR);
-    for (int64_t block = 0; block < m; block += kRowBlock / height * height) {
-        const int64_t block_end = block + kRowBlock / height * height < m ? block + kRowBlock / height * height : m;
+static void gemm_f32(const Team& team, const float* a, int64_t lda, int64_t m, const MatrixF32& w, Epilogue epilogue,
+                     float* c, int64_t ldc) {
+    const int64_t outputs = panel_outputs(epilogue), n_out = epilogue == Epilogue::kSiluMul ? w.n / 2 : w.n;
+    const Range mine = team.share((n_out + outputs - 1) / outputs);
+    const int64_t block_rows = tile_rows(m, cached_rows(w.k)), height = tile_rows(block_rows, MR);
+    for (int64_t block = 0; block < m; block += block_rows) {
+        const int64_t block_end = block + block_rows < m ? block + block_rows : m;
+        const int64_t passes = (block_end - block + height - 1) / height;
         for (int64_t p = mine.first; p < mine.last; ++p) {
             const float* panel = w.panels + p * w.k * NR;
-            const float* bias = w.bias ? w.bias + p * NR : nullptr;
-            const int64_t cols = n_out - p * kOut < kOut ? n_out - p * kOut : kOut;
-            const int64_t passes = (block_end - block + height - 1) / height;
+            const int64_t cols = n_out - p * outputs < outputs ? n_out - p * outputs : outputs;
+            const Output to{epilogue, w.bias ? w.bias + p * NR : nullptr, c + p * outputs, ldc, cols};
             for (int64_t pass = 0; pass < passes; ++pass) {
-                const int64_t row = block + pass * height, rows = block_end - row < height ? block_end - row : height;
+                const int64_t row = block + pass * height;
                 const Ahead next{panel + w.k * NR, w.k * pass / passes, w.k * (pass + 1) / passes};
-                with_rows(rows, [&](auto r) {
-                    tile_f32<decltype(r)::value, E>(a + row * lda, lda, panel, w.k, bias, c + row * ldc + p * kOut, ldc, cols, next);
+                with_rows(block_end - row < height ? block_end - row : height, [&](auto rows) {
+                    tile_f32<decltype(rows)::value>(a + row * lda, lda, panel, w.k, to.at_row(row), next);
                 });
             }
         }

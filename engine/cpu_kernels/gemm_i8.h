@@ -92,10 +92,9 @@ struct WeightLanes {
 #endif
 };
 
-// acc holds the integer sums of R rows; scales them and stores as the fp32 epilogues do.
-template <int R, Epilogue E>
-static PS_INLINE void finish_tile_i8(const vi (&acc)[R][NV], const MatrixI8& w, int64_t p, const float* row_scales, float* c,
-                                     int64_t ldc, int64_t cols) {
+// acc holds the integer sums of R rows; scales them and hands them to the fp32 epilogue.
+template <int R>
+static PS_INLINE void finish_tile_i8(const vi (&acc)[R][NV], const MatrixI8& w, int64_t p, const float* row_scales, const Output& to) {
     vf value[R][NV];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
@@ -104,11 +103,11 @@ static PS_INLINE void finish_tile_i8(const vi (&acc)[R][NV], const MatrixI8& w, 
             const vi exact = acc[r][v] - load_i(w.offsets + p * NR + v * VW);
             value[r][v] = __builtin_convertvector(exact, vf) * (load(w.scales + p * NR + v * VW) * splat(row_scales[r]));
         }
-    finish_tile<R, E>(value, w.bias ? w.bias + p * NR : nullptr, c, ldc, cols);
+    finish_tile<R>(value, to);
 }
 
-template <int R, Epilogue E>
-static void tile_i8(const RowsI8& a, int64_t row, const MatrixI8& w, int64_t p, float* c, int64_t ldc, int64_t cols) {
+template <int R>
+static void tile_i8(const RowsI8& a, int64_t row, const MatrixI8& w, int64_t p, const Output& to) {
     const int64_t groups = padded_k(w.k) / 4, lda = a.stride;
     const uint8_t *x = a.values + row * lda, *x3 = x + 3 * lda, *x6 = x + 6 * lda, *x9 = x + 9 * lda, *x12 = x + 12 * lda;
     const int8_t* b = w.panels + p * groups * 4 * NR;
@@ -125,7 +124,7 @@ static void tile_i8(const RowsI8& a, int64_t row, const MatrixI8& w, int64_t p, 
         }
         b += 4 * NR;
     }
-    finish_tile_i8<R, E>(acc, w, p, a.scales + row, c, ldc, cols);
+    finish_tile_i8<R>(acc, w, p, a.scales + row, to);
 }
 
 }  // namespace ps
@@ -135,22 +134,20 @@ static void tile_i8(const RowsI8& a, int64_t row, const MatrixI8& w, int64_t p, 
 namespace ps {
 
 // This thread's panels of C.
-template <Epilogue E>
-static void gemm_i8(const Team& team, const RowsI8& a, int64_t m, const MatrixI8& w, float* c, int64_t ldc) {
-    constexpr int64_t kOut = E == Epilogue::kSiluMul ? NR / 2 : NR;
-    const int64_t n_out = E == Epilogue::kSiluMul ? w.n / 2 : w.n;
-    const Range mine = team.share((n_out + kOut - 1) / kOut);
+static void gemm_i8(const Team& team, const RowsI8& a, int64_t m, const MatrixI8& w, Epilogue epilogue, float* c, int64_t ldc) {
+    const int64_t outputs = panel_outputs(epilogue), n_out = epilogue == Epilogue::kSiluMul ? w.n / 2 : w.n;
+    const Range mine = team.share((n_out + outputs - 1) / outputs);
     const bool amx = amx_ready() && m >= kAmxRows;
     const int64_t height = amx ? kAmxTile : tile_rows(m, MR);
     for (int64_t p = mine.first; p < mine.last; ++p) {
-        const int64_t cols = n_out - p * kOut < kOut ? n_out - p * kOut : kOut;
+        const int64_t cols = n_out - p * outputs < outputs ? n_out - p * outputs : outputs;
+        const Output to{epilogue, w.bias ? w.bias + p * NR : nullptr, c + p * outputs, ldc, cols};
         for (int64_t row = 0; row < m; row += height) {
             const int64_t rows = m - row < height ? m - row : height;
-            float* to = c + row * ldc + p * kOut;
             if (amx) {
-                tile_amx<E>(a, row, rows, w, p, to, ldc, cols);
+                tile_amx(a, row, rows, w, p, to.at_row(row));
             } else {
-                with_rows(rows, [&](auto r) { tile_i8<decltype(r)::value, E>(a, row, w, p, to, ldc, cols); });
+                with_rows(rows, [&](auto r) { tile_i8<decltype(r)::value>(a, row, w, p, to.at_row(row)); });
             }
         }
     }

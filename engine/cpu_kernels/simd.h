@@ -52,8 +52,21 @@ static PS_INLINE vf fma(vf a, vf b, vf c) {
 #endif
 }
 
-static PS_INLINE vf vmax(vf a, vf b) { return a > b ? a : b; }
-static PS_INLINE vf vmin(vf a, vf b) { return a < b ? a : b; }
+static PS_INLINE vf vmax(vf a, vf b) {
+#if PS_VW == 16
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    return a > b ? a : b;
+#endif
+}
+
+static PS_INLINE vf vmin(vf a, vf b) {
+#if PS_VW == 16
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+    return a < b ? a : b;
+#endif
+}
 
 static PS_INLINE float sum(vf v) {
     float s[VW];
@@ -64,23 +77,29 @@ static PS_INLINE float sum(vf v) {
 }
 
 static PS_INLINE float max_lane(vf v) {
-    float s[VW];
-    store(s, v);
-    float m = s[0];
-    for (int i = 1; i < VW; ++i) m = s[i] > m ? s[i] : m;
+#if PS_VW == 16
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    float m = v[0];
+    for (int i = 1; i < VW; ++i) m = v[i] > m ? v[i] : m;
     return m;
+#endif
 }
 
-// exp(x) with about 2 ulp for x in [-87, 88], clamped outside: 2^n * p(r), r = x - n ln 2, degree-6 polynomial
-// (Cephes expf coefficients). exp(-inf) is exactly 0 through the final mask.
+// exp(x) with about 2 ulp: 2^n * p(r), r = x - n ln 2, degree-6 polynomial (Cephes expf coefficients). Exactly 0 from
+// about -104 (AVX-512) or -87 (elsewhere) down, -inf included; above 88 it stays at exp(88).
 static PS_INLINE vf exp(vf x) {
+#if PS_VW == 16
+    x = vmin(vmax(x, splat(-105.0f)), splat(88.0f));
+    const vf n = (vf)_mm512_roundscale_ps((__m512)(x * splat(1.44269504088896341f)), _MM_FROUND_TO_NEAREST_INT);
+#else
     const vf lowest = splat(-87.0f);
     const vi dead = x < lowest;
     x = vmin(vmax(x, lowest), splat(88.0f));
     const vf magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to the nearest integer
-    vf n = fma(x, splat(1.44269504088896341f), magic);
-    const vi bits = reinterpret_cast<vi>(n);
-    n = n - magic;
+    const vf shifted = fma(x, splat(1.44269504088896341f), magic);
+    const vf n = shifted - magic;
+#endif
     vf r = fma(n, splat(-0.693359375f), x);
     r = fma(n, splat(2.12194440e-4f), r);
     vf p = splat(1.9875691500e-4f);
@@ -90,12 +109,26 @@ static PS_INLINE vf exp(vf x) {
     p = fma(p, r, splat(1.6666665459e-1f));
     p = fma(p, r, splat(5.0000001201e-1f));
     p = fma(p, r * r, r + splat(1.0f));
-    const vf scale = reinterpret_cast<vf>((bits << 23) + splat_i(0x3f800000));
-    const vf y = p * scale;
-    return reinterpret_cast<vf>(reinterpret_cast<vi>(y) & ~dead);
+#if PS_VW == 16
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+    const vf y = p * (vf)(((vi)shifted << 23) + splat_i(0x3f800000));
+    return (vf)((vi)y & ~dead);
+#endif
 }
 
-static PS_INLINE vf silu(vf x) { return x / (splat(1.0f) + exp(vf{} - x)); }
+// 1 / x for normal x, to about 1 ulp.
+static PS_INLINE vf reciprocal(vf x) {
+#if PS_VW == 16
+    const vf y = (vf)_mm512_rcp14_ps((__m512)x);
+    const vf once = fma(y, fma(vf{} - x, y, splat(1.0f)), y);
+    return fma(once, fma(vf{} - x, once, splat(1.0f)), once);
+#else
+    return splat(1.0f) / x;
+#endif
+}
+
+static PS_INLINE vf silu(vf x) { return x * reciprocal(splat(1.0f) + exp(vf{} - x)); }
 
 static PS_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 

@@ -9,18 +9,23 @@ namespace ps {
 // 16x16 through 32-bit, 64-bit and two 128-bit-lane interleaves: 64 shuffles.
 static PS_INLINE void transpose_16(const float* const* rows, int64_t at, float* out, int64_t stride) {
     __m512 a[16], b[16];
+#pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_ps(rows[i] + at);
+#pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) {
         b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
         b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 16; i += 4)
+#pragma GCC unroll 2
         for (int h = 0; h < 2; ++h) {
             const __m512d lo = _mm512_castps_pd(b[i + h]), hi = _mm512_castps_pd(b[i + 2 + h]);
             a[i + 2 * h] = _mm512_castpd_ps(_mm512_unpacklo_pd(lo, hi));
             a[i + 2 * h + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(lo, hi));
         }
     // a[4g + c], lane l: elements 4l + c of rows 4g..4g+3.
+#pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
         const __m512 even01 = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x88), odd01 = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xdd);
         const __m512 even23 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x88);

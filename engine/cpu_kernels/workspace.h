@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "huge_pages.h"
 #include "schedule.h"
 
 namespace ps {
@@ -25,11 +26,12 @@ class Buffer {
         std::free(data_);
         size_ = 0;
         data_ = nullptr;
-        const size_t rounded = (static_cast<size_t>(bytes) + 4095) / 4096 * 4096;
-        data_ = std::aligned_alloc(4096, rounded);
+        const int64_t page = bytes < kHugePage ? 4096 : kHugePage, rounded = (bytes + page - 1) / page * page;
+        data_ = std::aligned_alloc(static_cast<size_t>(page), static_cast<size_t>(rounded));
         if (!data_) throw std::bad_alloc();
-        size_ = static_cast<int64_t>(rounded);
-        std::memset(data_, 0, rounded);
+        size_ = rounded;
+        if (page == kHugePage) advise_huge(data_, rounded);
+        std::memset(data_, 0, static_cast<size_t>(rounded));
     }
 
     float* floats() const { return static_cast<float*>(data_); }
