@@ -70,6 +70,7 @@ def test_mean_lets_the_crafted_pair_miss_and_min_does_not(replica_lab: Lab) -> N
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
+    role=st.sampled_from([Role.ALTERNATING, Role.MIXED]),
     arrivals=st.lists(
         st.tuples(
             st.integers(0, 12),  # steps before it
@@ -81,19 +82,21 @@ def test_mean_lets_the_crafted_pair_miss_and_min_does_not(replica_lab: Lab) -> N
         max_size=10,
     ),
 )
-def test_min_is_sound_when_predictions_are_exact(replica_lab: Lab, arrivals: list[Any]) -> None:
-    """Design §8.7: from the start of any prefill step, the next decode step ends before every deadline then running."""
+def test_no_prefill_makes_a_stream_miss_when_predictions_are_exact(
+    replica_lab: Lab, role: Role, arrivals: list[Any]
+) -> None:
+    """Design §8.7: from the start of any step with prefill, the next decode ends before every deadline then running."""
     config = ReplicaCoreConfig(slack_rule="min", overdue_after=1e6, max_gap_s=5.0, min_chunk=16)
-    lab = replica_lab(Role.ALTERNATING, num_blocks=256, block_size=16, config=config)
+    lab = replica_lab(role, num_blocks=256, block_size=16, config=config)
     promised: list[float] = []
 
     def advance() -> bool:
         batch = lab.in_flight
-        if batch is not None and batch.phase is Phase.PREFILL:
+        if batch is not None and batch.phase is not Phase.DECODE:
             promised.extend(s.deadline for s in lab.core.state.decoding.values() if s.first_decode_at is not None)
         if lab.step() is None:
             return False
-        if batch.phase is Phase.DECODE:
+        if batch.phase is not Phase.PREFILL:
             assert all(lab.now <= deadline + 1e-6 for deadline in promised)
             promised.clear()
         return True
