@@ -40,7 +40,8 @@ class Chunk(msgspec.Struct, frozen=True):
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """One step: any mix of prefill chunks and decode tokens.
 
-    `started` names sequences the engine has not seen; `ended` those it may forget (both idempotent).
+    `ended` names sequences the engine may forget, `started` those it has not seen (both idempotent). `ended` is applied
+    first: an id may be used again.
     """
 
     step_index: int

@@ -50,7 +50,7 @@ class DrainRequested(msgspec.Struct, frozen=True):
 
 
 class Woken(msgspec.Struct, frozen=True):
-    """Time passed; sent at least once a heartbeat and when `Sleep.until` is reached."""
+    """Time passed; sent at least once a heartbeat."""
 
 
 ReplicaEvent = (
@@ -59,7 +59,10 @@ ReplicaEvent = (
 
 
 class SequenceUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one ended sequence used. Times in seconds; `switch_wait_s` is first token to first decode step."""
+    """What one ended sequence used. Times in seconds; `switch_wait_s` is first token to first decode step.
+
+    `queue_s` begins when the replica accepted it: `Request.waited_s` comes on top.
+    """
 
     prompt_tokens: int
     cached_tokens: int

@@ -18,6 +18,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """How output tokens are chosen. Values are validated by the router before a request is built.
 
     `temperature == 0` is greedy. `top_k == 0`, `top_p == 1`, `min_p == 0` switch the filter off.
+    Below `min_tokens` eos and stop ids are banned, also with `ignore_eos`.
     `logprobs`: None for none, else how many alternatives to report beside the chosen token (0 is allowed).
     `seed`: None lets the replica's own seed and the request id decide; the same seed gives the same tokens whatever
     else is in the batch. Output token number i of a sequence uses the i-th value of its own stream.
