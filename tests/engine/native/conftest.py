@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -100,7 +101,7 @@ def random_weights(spec: ModelSpec, seed: int) -> DecoderWeights:
     random = torch.Generator().manual_seed(seed)
 
     def matrix(rows: int, columns: int) -> torch.Tensor:
-        return torch.randn(rows, columns, generator=random) / columns**0.5
+        return torch.randn(rows, columns, generator=random) / math.sqrt(columns)
 
     def vector(size: int, mean: float, present: bool = True) -> torch.Tensor | None:
         return mean + 0.3 * torch.randn(size, generator=random) if present else None
