@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from contracts.errors import ConfigError
 from contracts.request import Slo
 from scheduling.config import ClusterCoreConfig
+
+_ENDPOINT = re.compile(r"tcp://([^\[\]:/]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}\Z")
 
 
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,6 +67,9 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError("silence_s must be greater than heartbeat_s", param="silence_s")
         if not self.replicas:
             raise ConfigError("at least one replica endpoint is needed", param="replicas")
+        for endpoint in self.replicas:
+            if not _ENDPOINT.match(endpoint):
+                raise ConfigError(f"{endpoint!r} is not of the form tcp://host:port", param="replicas")
         if len(set(self.replicas)) != len(self.replicas):
             raise ConfigError("the same replica endpoint is listed twice", param="replicas")
         if not 0 <= self.port <= 65535:

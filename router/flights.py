@@ -27,9 +27,9 @@ class Flights:
         generation = call.generation
         added = []
         for index in range(len(generation.prompts)):
-            request_id = generation.id + (f"-p{index}" if len(generation.prompts) > 1 else "")
-            if request_id in self._by_request:  # a client that uses one X-Request-Id twice at the same time
-                request_id = f"{request_id}.{next(self._serial)}"
+            wanted = request_id = generation.id + (f"-p{index}" if len(generation.prompts) > 1 else "")
+            while request_id in self._by_request:  # a client that uses one X-Request-Id twice at the same time
+                request_id = f"{wanted}.{next(self._serial)}"
             flight = Flight(request_id, index, call, arrived_s, tracks=[SequenceTrack() for _ in range(generation.n)])
             self._by_request[request_id] = flight
             added.append(flight)

@@ -126,7 +126,7 @@ class ReplicaLink:
         self._broken = False
         down = LinkDownError("closed", self._heartbeat_s)
         try:
-            socket.connect(self.endpoint)
+            self._connect(socket)
             self._socket = socket
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._listen(socket))
@@ -139,6 +139,12 @@ class ReplicaLink:
             self._socket = None
             socket.close()
         return down
+
+    def _connect(self, socket: zmq.asyncio.Socket) -> None:
+        try:
+            socket.connect(self.endpoint)
+        except zmq.ZMQError as error:
+            raise LinkDownError(f"cannot connect: {error}", REFUSED_RETRY_S) from error
 
     async def _listen(self, socket: zmq.asyncio.Socket) -> None:
         while True:

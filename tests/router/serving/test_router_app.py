@@ -60,6 +60,9 @@ async def test_a_bug_in_a_request_is_a_500_in_the_same_shape(
     [
         ({"replicas": ()}, "replicas"),
         ({"replicas": ("tcp://a:1", "tcp://a:1")}, "replicas"),
+        ({"replicas": ("a:1",)}, "replicas"),
+        ({"replicas": ("tcp://a",)}, "replicas"),
+        ({"replicas": ("ipc:///tmp/x",)}, "replicas"),
         ({"port": 70000}, "port"),
         ({"heartbeat_s": 0}, "heartbeat_s"),
         ({"silence_s": 0.1}, "silence_s"),

@@ -133,6 +133,9 @@ async def test_a_client_that_does_not_read_is_given_up_at_the_deadline(
     await client.send("/v1/chat/completions", body)
     await until(lambda: replica.submits)
     await router.wait_idle(replica)
+    requests = router.app.state.served.metrics.requests
+    given_up = [requests.labels("chat", outcome) for outcome in ("cancelled", "deadline")]
+    await until(lambda: sum(counter._value.get() for counter in given_up) == 1)
     await client.vanish()
 
 
@@ -144,3 +147,29 @@ async def test_the_same_request_id_twice_at_the_same_time(router: Any, gated: An
     gated.gate.set()
     assert [answer.status_code for answer in await answers] == [200] * 3
     assert len({request.request_id for request in gated.submits}) == 3
+
+
+async def test_one_refused_prompt_refuses_and_cancels_the_whole_request(start_router: Any, replica: Any) -> None:
+    """The pending queue holds one; the second of three prompts is over the bound."""
+    replica.full = True
+    router = await start_router(replica, cluster={"max_pending": 1})
+    answer = await router.http.post("/v1/completions", json={"model": "tiny", "prompt": ["a", "b", "c"]})
+    assert answer.status_code == 429
+    assert answer.json()["error"]["type"] == "rate_limit_error"
+    assert int(answer.headers["retry-after"]) >= 1
+    assert router.fleet.core.pending_count == 0
+    assert router.fleet.num_flights == 0
+    assert replica.submits == []
+
+
+async def test_ids_that_look_like_those_of_other_requests_stay_apart(router: Any, gated: Any) -> None:
+    """Prompt 0 of request `a` would be called like request `a-p0`, and its stand-in like request `a-p0.1`."""
+    asked = [
+        router.http.post("/v1/completions", json={"model": "tiny", "prompt": prompt}, headers={"x-request-id": name})
+        for name, prompt in (("a-p0", "x"), ("a-p0.1", "y"), ("a-p0.2", "z"), ("a", ["v", "w"]))
+    ]
+    answers = asyncio.gather(*asked)
+    await until(lambda: len(gated.alive) == 5)
+    gated.gate.set()
+    assert [answer.status_code for answer in await answers] == [200] * 4
+    assert len({request.request_id for request in gated.submits}) == 5
