@@ -106,6 +106,7 @@ class Exchange:
 
     def _expire(self) -> None:
         self.call.fail(DeadlineExceeded(f"the request took longer than {self._deadline_s:g} s"))
+        self._fleet.close(self.call)
 
     async def _watch_client(self, request: Request) -> None:
         while (await request.receive())["type"] != "http.disconnect":
