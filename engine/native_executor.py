@@ -1,5 +1,7 @@
 """`NativeCpuExecutor`: the decoder on compiled CPU kernels, in fp32 or int8, one C call for a range of layers.
 
+Int8 means the weights: activations are 16-bit integers in two int8 planes, so that only the weights' rounding shows.
+
 A row's result is bitwise the same whatever else is in the batch, however its prompt is chunked, and however many
 threads work: see `cpu_kernels/gemm_f32.h` and `attention.h`.
 """

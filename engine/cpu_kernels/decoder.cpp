@@ -46,7 +46,7 @@ class Decoder {
         const int64_t first_tile = own ? team_.thread * kAmxTile : 0;
         uint8_t* memory = own ? space_.private_rows.bytes() + first_tile * space_.row_bytes : space_.shared_rows.bytes();
         float* scales = own ? space_.private_scales.floats() + first_tile : space_.shared_scales.floats();
-        const int64_t row_floats = width + kPad, row_bytes = padded_k(width) * kActBytes + 64;
+        const int64_t row_floats = width + kPad, row_bytes = kPlanes * plane_bytes(width) + 64;
         const Range mine = own ? Range{0, step_.num_rows} : team_.share(step_.num_rows);
         float* normed = scratch_ + space_.scratch_floats - (width + kPad);
         for (int64_t r = mine.first; r < mine.last; ++r) {

@@ -1,4 +1,4 @@
-// int8 tiles on AMX: 32 rows times one panel of 32 columns per tile. Included by gemm_i8.h; the same packed weights,
+// int8 tiles on AMX: 16 rows, in two planes, times one panel of 32 columns. Included by gemm_i8.h; the same packed weights,
 // the same exact integers. Without AMX at compile time, or without the kernel's permission, it reports "not ready".
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace ps {
 
-constexpr int64_t kAmxTile = 32;  // rows of one tile
+constexpr int64_t kAmxTile = 16;  // rows of one tile
 constexpr int64_t kAmxRows = 5;   // fewer rows run faster on VNNI
 
 #ifdef PS_AMX
@@ -57,44 +57,33 @@ class AmxSession {
     TileConfig before_;
 };
 
-// `rows` of 32 rows from `row` on. The caller's buffer must hold whole tiles: surplus rows are computed, not stored.
+// `rows` of 16 rows from `row` on. The caller's buffer must hold whole tiles: surplus rows are computed, not stored.
 static void tile_amx(const RowsI8& a, int64_t row, int64_t rows, const MatrixI8& w, int64_t p, const Output& to) {
-    static_assert(NR == 32);
-    alignas(64) int32_t sums[kAmxTile][NR];
+    static_assert(NR == 32 && kPlanes == 2);
+    alignas(64) int32_t high[kAmxTile][NR], low[kAmxTile][NR];
     const int64_t k = padded_k(w.k);
     const int8_t* b = w.panels + p * k * NR;
-    const uint8_t* x = a.values + row * a.stride;
-    const uint8_t* x16 = x + 16 * a.stride;
+    const uint8_t *x_high = a.values + row * a.stride, *x_low = x_high + plane_bytes(w.k);
     _tile_zero(0);
     _tile_zero(1);
-    if (rows > 16) {
-        _tile_zero(2);
-        _tile_zero(3);
-        for (int64_t i = 0; i < k; i += 64) {
-            _tile_loadd(4, x + i, a.stride);
-            _tile_loadd(6, b + i * NR, 4 * NR);
-            _tile_loadd(7, b + i * NR + 64, 4 * NR);
-            _tile_dpbusd(0, 4, 6);
-            _tile_dpbusd(1, 4, 7);
-            _tile_loadd(5, x16 + i, a.stride);
-            _tile_dpbusd(2, 5, 6);
-            _tile_dpbusd(3, 5, 7);
-        }
-        _tile_stored(2, sums[16], sizeof sums[0]);
-        _tile_stored(3, sums[16] + 16, sizeof sums[0]);
-    } else {
-        for (int64_t i = 0; i < k; i += 64) {
-            _tile_loadd(4, x + i, a.stride);
-            _tile_loadd(6, b + i * NR, 4 * NR);
-            _tile_loadd(7, b + i * NR + 64, 4 * NR);
-            _tile_dpbusd(0, 4, 6);
-            _tile_dpbusd(1, 4, 7);
-        }
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t i = 0; i < k; i += 64) {
+        _tile_loadd(4, x_high + i, a.stride);
+        _tile_loadd(6, b + i * NR, 4 * NR);
+        _tile_loadd(7, b + i * NR + 64, 4 * NR);
+        _tile_dpbusd(0, 4, 6);
+        _tile_dpbusd(1, 4, 7);
+        _tile_loadd(5, x_low + i, a.stride);
+        _tile_dpbusd(2, 5, 6);
+        _tile_dpbusd(3, 5, 7);
     }
-    _tile_stored(0, sums[0], sizeof sums[0]);
-    _tile_stored(1, sums[0] + 16, sizeof sums[0]);
+    _tile_stored(0, high[0], sizeof high[0]);
+    _tile_stored(1, high[0] + 16, sizeof high[0]);
+    _tile_stored(2, low[0], sizeof low[0]);
+    _tile_stored(3, low[0] + 16, sizeof low[0]);
     for (int64_t r = 0; r < rows; ++r) {
-        const vi acc[1][NV] = {{load_i(sums[r]), load_i(sums[r] + VW)}};
+        const vi acc[2][NV] = {{load_i(high[r]), load_i(high[r] + VW)}, {load_i(low[r]), load_i(low[r] + VW)}};
         finish_tile_i8<1>(acc, w, p, a.scales + row + r, to.at_row(r));
     }
 }

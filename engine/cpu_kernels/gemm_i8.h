@@ -1,7 +1,8 @@
-// int8 product: C[M,N] = scale_a[m] * scale_w[n] * (A_int8 W_int8^T), weights per output channel, activations per row.
+// Product with int8 weights: C[M,N] = scale_a[m] * scale_w[n] * (Q_a W_int8^T). Weights have a scale per output channel,
+// activations are 16-bit integers with a scale per row (see rows.h), so the error is that of the weights.
 //
 // Packed layout: panels of NR columns; for each group of four k, NR columns times four bytes. K is padded to 64. The
-// integer sum is exact, so VNNI, AMX and portable code give bitwise the same result, whatever M is.
+// integer sums are exact, so VNNI and AMX give bitwise the same result, whatever M is.
 #pragma once
 
 #include "gemm_f32.h"
@@ -18,12 +19,15 @@ struct MatrixI8 {
     int64_t n, k;
 };
 
-// Quantised rows of activations.
+// Quantised rows of activations: planes first, one after the other.
 struct RowsI8 {
     const uint8_t* values;
     const float* scales;
     int64_t stride;  // bytes
 };
+
+// Rows whose sums fit into the registers.
+constexpr int kIntRows = MR / kPlanes;
 
 static inline void pack_panel_i8(const float* w, int64_t n, int64_t k, bool paired, int64_t p, int8_t* panel, float* scales,
                                  int32_t* offsets) {
@@ -92,16 +96,22 @@ struct WeightLanes {
 #endif
 };
 
-// acc holds the integer sums of R rows; scales them and hands them to the fp32 epilogue.
+// acc holds the integer sums of R rows, the low plane's after the high plane's; scales them and hands them to the fp32
+// epilogue.
 template <int R>
-static PS_INLINE void finish_tile_i8(const vi (&acc)[R][NV], const MatrixI8& w, int64_t p, const float* row_scales, const Output& to) {
+static PS_INLINE void finish_tile_i8(const vi (&acc)[kPlanes * R][NV], const MatrixI8& w, int64_t p, const float* row_scales,
+                                     const Output& to) {
     vf value[R][NV];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
         for (int v = 0; v < NV; ++v) {
-            const vi exact = acc[r][v] - load_i(w.offsets + p * NR + v * VW);
-            value[r][v] = __builtin_convertvector(exact, vf) * (load(w.scales + p * NR + v * VW) * splat(row_scales[r]));
+            const vi offset = load_i(w.offsets + p * NR + v * VW);
+            vf exact = __builtin_convertvector(acc[r][v] - offset, vf);
+            if (kPlanes == 2) {
+                exact = fma(exact, splat(256.0f), __builtin_convertvector(acc[(kPlanes - 1) * R + r][v] - offset, vf));
+            }
+            value[r][v] = exact * (load(w.scales + p * NR + v * VW) * splat(row_scales[r]));
         }
     finish_tile<R>(value, to);
 }
@@ -110,16 +120,18 @@ template <int R>
 static void tile_i8(const RowsI8& a, int64_t row, const MatrixI8& w, int64_t p, const Output& to) {
     const int64_t groups = padded_k(w.k) / 4, lda = a.stride;
     const uint8_t *x = a.values + row * lda, *x3 = x + 3 * lda, *x6 = x + 6 * lda, *x9 = x + 9 * lda, *x12 = x + 12 * lda;
+    const int64_t plane = plane_bytes(w.k);
     const int8_t* b = w.panels + p * groups * 4 * NR;
-    vi acc[R][NV] = {};
+    vi acc[kPlanes * R][NV] = {};
     for (int64_t g = 0; g < groups; ++g) {
 #pragma GCC unroll 4
         for (int v = 0; v < NV; ++v) {
             const WeightLanes lanes(b + v * VW * 4);
 #pragma GCC unroll 16
-            for (int r = 0; r < R; ++r) {
-                const uint8_t* base = r < 3 ? x : r < 6 ? x3 : r < 9 ? x6 : r < 12 ? x9 : x12;
-                acc[r][v] = lanes.dot(acc[r][v], base + (r % 3) * lda + g * 4 * kActBytes);
+            for (int r = 0; r < kPlanes * R; ++r) {
+                const int at = r % R;
+                const uint8_t* base = at < 3 ? x : at < 6 ? x3 : at < 9 ? x6 : at < 12 ? x9 : x12;
+                acc[r][v] = lanes.dot(acc[r][v], base + (at % 3) * lda + (r / R) * plane + g * 4 * kActBytes);
             }
         }
         b += 4 * NR;
@@ -138,7 +150,7 @@ static void gemm_i8(const Team& team, const RowsI8& a, int64_t m, const MatrixI8
     const int64_t outputs = panel_outputs(epilogue), n_out = epilogue == Epilogue::kSiluMul ? w.n / 2 : w.n;
     const Range mine = team.share((n_out + outputs - 1) / outputs);
     const bool amx = amx_ready() && m >= kAmxRows;
-    const int64_t height = amx ? kAmxTile : tile_rows(m, MR);
+    const int64_t height = amx ? kAmxTile : tile_rows(m, kIntRows);
     for (int64_t p = mine.first; p < mine.last; ++p) {
         const int64_t cols = n_out - p * outputs < outputs ? n_out - p * outputs : outputs;
         const Output to{epilogue, w.bias ? w.bias + p * NR : nullptr, c + p * outputs, ldc, cols};
@@ -147,7 +159,7 @@ static void gemm_i8(const Team& team, const RowsI8& a, int64_t m, const MatrixI8
             if (amx) {
                 tile_amx(a, row, rows, w, p, to.at_row(row));
             } else {
-                with_rows(rows, [&](auto r) { tile_i8<decltype(r)::value>(a, row, w, p, to.at_row(row)); });
+                with_rows<kIntRows>(rows, [&](auto r) { tile_i8<decltype(r)::value>(a, row, w, p, to.at_row(row)); });
             }
         }
     }
