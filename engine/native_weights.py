@@ -1,7 +1,7 @@
 """Decoder weights packed for the CPU kernels: one copy that serves every row count.
 
-Memory: fp32 4 bytes a weight, int8 1 byte a weight and 8 bytes a column. The embedding table stays beside it as it is (a view of
-the mapped model file where that is fp32 already), so a tied lm_head costs a packed copy of its own.
+Memory: fp32 4 bytes a weight, int8 1 byte a weight and 8 bytes a column. The embedding table stays beside it as it is (
+a view of the mapped model file if that is fp32 already), so a tied lm_head costs a packed copy of its own.
 """
 
 from __future__ import annotations

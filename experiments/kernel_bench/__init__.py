@@ -1,0 +1,1 @@
+"""How fast the decoder itself runs on this CPU, without scheduler, sampling or HTTP."""
