@@ -1,9 +1,12 @@
-"""An exact change of basis that makes a decoder fit for int8 activations; no cost when it runs.
+"""Exact rewrites of a decoder that make it fit for int8 activations; no cost when it runs, no calibration data.
 
-A few channels of the residual stream are hundreds of times larger than the rest, and one int8 scale per row leaves the
-rest a handful of steps. Nothing in the decoder asks for that basis: in `x Q`, with Q orthogonal, the large channels are
-spread over all (QuaRot: Ashkboos et al. 2024, the part of it that can be done beforehand). RMSNorm commutes with Q
-once its gammas are folded into the linear layers behind it, so that every weight can be rewritten before it is packed.
+Rotation. A few channels of the residual stream are hundreds of times larger than the rest, and one int8 scale per row
+leaves the rest a handful of steps. Nothing in the decoder asks for that basis: in `x Q`, with Q orthogonal, the large
+channels are spread over all (QuaRot: Ashkboos et al. 2024, the part of it that can be done beforehand). RMSNorm
+commutes with Q once its gammas are folded into the linear layers behind it.
+
+Balance. The input of down, silu(gate) * up, has large channels too. Behind a nonlinearity, each of them can
+only be scaled, by dividing a row of up and multiplying a column of down (SmoothQuant: Xiao et al. 2023).
 
 Queries, keys and values do not change: replicas that rotate and replicas that do not can hand KV to each other. That is
 why the value heads are not rotated.
@@ -100,7 +103,10 @@ class _RotatedLayers(Sequence[LayerWeights]):
 
 
 def _layer(layer: LayerWeights, rotation: Rotation) -> LayerWeights:
-    """One layer that reads and writes the rotated stream. Biases that add to the stream are rotated too."""
+    """One layer that reads and writes the rotated stream, balanced. Biases that add to the stream are rotated too."""
+    gate_up = rotation.rows(layer.gate_up.float() * layer.post_norm.float())
+    scales = _balance(gate_up, layer.down.float())
+    divisors = torch.cat((torch.ones_like(scales), scales))
     return replace(
         layer,
         input_norm=torch.ones_like(layer.input_norm),
@@ -108,10 +114,24 @@ def _layer(layer: LayerWeights, rotation: Rotation) -> LayerWeights:
         o=rotation.columns(layer.o),
         o_bias=_bias(layer.o_bias, rotation),
         post_norm=torch.ones_like(layer.post_norm),
-        gate_up=rotation.rows(layer.gate_up.float() * layer.post_norm.float()),
-        down=rotation.columns(layer.down),
+        gate_up=gate_up.div_(divisors[:, None]),
+        gate_up_bias=None
+        if layer.gate_up_bias is None
+        else (layer.gate_up_bias / divisors).to(layer.gate_up_bias.dtype),
+        down=rotation.columns(layer.down * scales),
         down_bias=_bias(layer.down_bias, rotation),
     )
+
+
+def _balance(gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    """What to divide each channel of down's input by, float32 [ffn].
+
+    Channel i is about as large as |gate_i| |up_i| (norms of rows). Half of what it differs from others by, in
+    logarithms, is left in the activations and half goes into the weights, |down_i| (a column); both are int8.
+    """
+    gate, up = gate_up.norm(dim=1).chunk(2)
+    scales = (gate * up / down.norm(dim=0)).sqrt_()
+    return torch.where((scales > 0.0) & scales.isfinite(), scales, 1.0)  # a dead channel has nothing to balance
 
 
 def _bias(bias: torch.Tensor | None, rotation: Rotation) -> torch.Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -138,6 +139,27 @@ def test_every_part_is_in_the_new_basis_and_keeps_its_form(make_tiny: Any) -> No
             assert mine.shape == theirs.shape
             assert mine.is_contiguous()
             assert not torch.allclose(mine, theirs)
+
+
+def test_down_and_its_input_are_balanced(make_tiny: Any) -> None:
+    model = make_tiny("Llama", mlp_bias=True)
+    layer = rotate_for_int8(opened(model), model.spec).layers[0]
+    gate, up = layer.gate_up.norm(dim=1).chunk(2)
+    assert torch.allclose(gate * up, layer.down.norm(dim=0), rtol=1e-4)
+
+
+def test_dead_channels_of_the_feed_forward_part_stay_finite(make_tiny: Any) -> None:
+    model = make_tiny("Llama")
+    weights = opened(model)
+    layers = list(weights.layers)
+    ffn = model.spec.intermediate_size
+    layers[0].gate_up[[0, ffn + 1]] = 0.0
+    layers[0].down[:, 2] = 0.0
+    rotated = rotate_for_int8(replace(weights, layers=layers), model.spec).layers[0]
+    assert rotated.gate_up.isfinite().all()
+    assert rotated.down.isfinite().all()
+    for dead, channel in ((rotated.gate_up, 0), (rotated.gate_up, ffn + 1), (rotated.down.t(), 2)):
+        assert not dead[channel].any()
 
 
 def test_layers_are_the_same_by_index_slice_and_iteration_and_at_every_load(make_tiny: Any) -> None:
