@@ -18,7 +18,7 @@ MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "impl", "misc"}
 OPTIONAL_BACK_ENDS = {
     "engine/build.py",  # the native executor is chosen by configuration
-    "replica/build.py",  # the torch engine is not imported when the fake one was asked for
+    "replica/load.py",  # the torch engine is not imported when the fake one was asked for
 }
 
 

@@ -63,7 +63,7 @@ def free_port() -> int:
 @contextlib.contextmanager
 def started(model: Path, *words: str) -> Iterator[Server]:
     port = free_port()
-    argv = [sys.executable, "-m", "cli", "up", "--model", str(model), "--port", str(port), *words]
+    argv = [sys.executable, "-m", "cli", "up", "--model", str(model), "--port", str(port), "--threads", "1", *words]
     process = subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=dict(os.environ)
     )

@@ -13,7 +13,7 @@ from contracts.model import ModelSpec
 from engine.attention import SdpaAttention
 from engine.executor import LayerExecutor, StepInputs
 from engine.kv_cache import KVCache
-from engine.linear import plain_linear
+from engine.linear import MakeLinear, choose_linear, plain_linear
 from engine.native_executor import NativeCpuExecutor
 from engine.rope import build_rope_table
 from engine.rotation import Rotation, rotate_for_int8, rotation_of
@@ -68,7 +68,9 @@ def opened(model: Any) -> DecoderWeights:
     return load_weights(model.spec, model.weight_files, CPU, torch.float32)
 
 
-def executor_of(name: str, weights: DecoderWeights, spec: ModelSpec) -> tuple[LayerExecutor, KVCache]:
+def executor_of(
+    name: str, weights: DecoderWeights, spec: ModelSpec, make_linear: MakeLinear = plain_linear
+) -> tuple[LayerExecutor, KVCache]:
     layout = KVLayout(
         num_layers=spec.num_layers,
         num_kv_heads=spec.num_kv_heads,
@@ -80,12 +82,14 @@ def executor_of(name: str, weights: DecoderWeights, spec: ModelSpec) -> tuple[La
     rope = build_rope_table(spec, LENGTH, CPU)
     if name == "native":
         return NativeCpuExecutor(weights, spec, rope, cache), cache
-    return TorchExecutor(weights, spec, rope, cache, plain_linear, SdpaAttention(LENGTH)), cache
+    return TorchExecutor(weights, spec, rope, cache, make_linear, SdpaAttention(LENGTH)), cache
 
 
-def run(name: str, weights: DecoderWeights, model: Any, tokens: list[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def run(
+    name: str, weights: DecoderWeights, model: Any, tokens: list[int], make_linear: MakeLinear = plain_linear
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Logits of every position of one prompt, and the KV that it leaves."""
-    executor, cache = executor_of(name, weights, model.spec)
+    executor, cache = executor_of(name, weights, model.spec, make_linear)
     inputs = StepInputs(
         token_ids=torch.tensor(tokens),
         positions=torch.arange(LENGTH, dtype=torch.int32),
@@ -118,6 +122,22 @@ def test_a_rotated_model_has_the_same_logits_and_the_same_kv(
     assert relative_error(got, want) <= 1e-4
     for mine, theirs in zip(got_kv, want_kv, strict=True):
         assert relative_error(mine, theirs) <= 1e-4
+
+
+def test_int8_survives_a_channel_that_is_far_larger_than_the_rest(make_tiny: Any, tokens: Any) -> None:
+    """As in real models: one channel of the stream is huge, and the matrices that read it hardly look at it."""
+    model = make_tiny("Llama")
+    weights = opened(model)
+    layers = list(weights.layers)
+    weights.embedding[:, 5] = 50.0
+    for matrix in (weights.lm_head, *(each for layer in layers for each in (layer.qkv, layer.gate_up))):
+        matrix[:, 5] = 0.0
+    weights = replace(weights, layers=layers)
+    prompt, int8 = tokens(LENGTH, seed=6), choose_linear(CPU, torch.float32, "int8")
+    want, _ = run("torch", weights, model, prompt)
+    plain, _ = run("torch", weights, model, prompt, int8)
+    rotated, _ = run("torch", rotate_for_int8(weights, model.spec), model, prompt, int8)
+    assert relative_error(rotated, want) < 0.5 * relative_error(plain, want)
 
 
 def test_every_part_is_in_the_new_basis_and_keeps_its_form(make_tiny: Any) -> None:
