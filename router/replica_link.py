@@ -1,7 +1,8 @@
-"""One router's end of the control connection to one replica: handshake, heartbeats, silence, reconnection. No policy.
+"""One router's end of the control connection to one replica: handshake, heartbeats, its end, reconnection. No policy.
 
 Everything that is learnt goes to a `LinkOwner`. A connection that breaks is replaced by a new one, for ever; what was
-under way on the old one is the owner's to wind up when it is told of the loss.
+under way on the old one is the owner's to wind up when it is told of the loss. A replica whose process died is lost
+the moment its host closes the connection; one that is frozen, or whose host or network is gone, once it is silent.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Protocol, cast
 
 import zmq
 import zmq.asyncio
+from zmq.utils.monitor import recv_monitor_message
 
 from contracts import wire
 from contracts.errors import ErrorInfo, ProtocolError
@@ -87,6 +89,8 @@ class ReplicaLink:
         self._socket: zmq.asyncio.Socket | None = None
         self._heard_s = 0.0
         self._broken = False
+        self._connected = False
+        self._receiving: asyncio.Future[bytes] | None = None
 
     async def run(self) -> None:
         """Connect, serve the connection until it breaks, connect again."""
@@ -104,7 +108,7 @@ class ReplicaLink:
 
     def send(self, message: wire.RouterMessage) -> bool:
         """Queue one message now. False: the connection is broken, which the owner will be told of shortly."""
-        if self._socket is None:
+        if self._socket is None or not self._connected:
             return False
         sending = self._socket.send(wire.encode(message), flags=zmq.DONTWAIT)
         error = cast("asyncio.Future[object]", sending).exception()  # done already, because of DONTWAIT
@@ -116,14 +120,16 @@ class ReplicaLink:
         return False
 
     async def _serve_one_connection(self) -> LinkDownError:
+        """Not with ZMQ's option IMMEDIATE: it would drop what came just before the end, a draining replica's last words
+        among it. `send` looks at `_connected` instead, so that nothing is queued for a connection to come."""
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.IMMEDIATE, 1)  # a message goes out on a live connection or not at all
         socket.setsockopt(zmq.SNDHWM, QUEUED_MESSAGES)
         socket.setsockopt(zmq.RCVHWM, QUEUED_MESSAGES)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         socket.setsockopt(zmq.IPV6, int("[" in self.endpoint))
-        self._broken = False
+        self._broken = self._connected = False
+        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         down = LinkDownError("closed", self._heartbeat_s)
         try:
             self._connect(socket)
@@ -131,12 +137,15 @@ class ReplicaLink:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._listen(socket))
                 group.create_task(self._beat())
+                group.create_task(self._watch(socket, monitor))
         except* LinkDownError as downs:
             first = downs.exceptions[0]
-            assert isinstance(first, LinkDownError)  # the group is flat: neither task has a group of its own
+            assert isinstance(first, LinkDownError)  # the group is flat: no task has a group of its own
             down = first
         finally:
             self._socket = None
+            socket.disable_monitor()
+            monitor.close()
             socket.close()
         return down
 
@@ -149,7 +158,8 @@ class ReplicaLink:
     async def _listen(self, socket: zmq.asyncio.Socket) -> None:
         while True:
             await asyncio.sleep(0)  # a flood of messages must not keep the streams waiting
-            frame = await socket.recv()
+            self._receiving = cast("asyncio.Future[bytes]", socket.recv())
+            frame = await self._receiving
             self._heard_s = time.monotonic()
             try:
                 message = wire.decode_replica_message(frame)
@@ -158,6 +168,25 @@ class ReplicaLink:
                 self._owner.malformed(self)
                 continue
             self._take(message)
+
+    async def _watch(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:
+        """Ends a joined connection that the other side closed, after everything that came before its end was taken in.
+
+        ZMQ connects anew by itself, but what comes back would be another process, or one that gave up our requests.
+        """
+        while True:
+            event = await recv_monitor_message(monitor)
+            self._connected = event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            if self._connected:
+                continue
+            while not self._has_taken_all(socket):  # noqa: ASYNC110  (bounded by what came, set by no event)
+                await asyncio.sleep(0)
+            if self.replica_id is not None:
+                raise LinkDownError("it closed the connection", self._heartbeat_s)
+
+    def _has_taken_all(self, socket: zmq.asyncio.Socket) -> bool:
+        waits = self._receiving is not None and not self._receiving.done()
+        return waits and not cast("int", socket.get(zmq.EVENTS)) & zmq.POLLIN
 
     def _take(self, message: wire.ReplicaMessage) -> None:
         match message:
