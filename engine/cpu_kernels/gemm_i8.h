@@ -26,8 +26,8 @@ struct RowsI8 {
     int64_t stride;  // bytes
 };
 
-// Rows whose sums fit into the registers.
-constexpr int kIntRows = MR / kPlanes;
+// Rows whose sums fit into the registers, beside the weights' int16 halves where there is one plane.
+constexpr int kIntRows = kPlanes == 2 ? MR / 2 : MR - MR / 3;
 
 static inline void pack_panel_i8(const float* w, int64_t n, int64_t k, bool paired, int64_t p, int8_t* panel, float* scales,
                                  int32_t* offsets) {
@@ -52,49 +52,73 @@ static inline void pack_panel_i8(const float* w, int64_t n, int64_t k, bool pair
     }
 }
 
-// One group of four k: the weights of VW columns, made ready once for all rows.
-struct WeightLanes {
+static PS_INLINE int32_t load_i32(const uint8_t* p) {
+    int32_t x;
+    std::memcpy(&x, p, 4);
+    return x;
+}
+
+// One group of four k: four activations of a row, repeated in every lane, and the weights of VW columns, both in the
+// form that the dot product of this CPU takes.
 #if defined(__AVX512VNNI__) || (PS_VW == 8 && defined(__AVXVNNI__))
+struct ActLanes {
+    vi bytes;
+    PS_INLINE explicit ActLanes(const uint8_t* a) {
+        bytes = splat_i(load_i32(a));
+    }
+};
+struct WeightLanes {
     vi bytes;
     PS_INLINE explicit WeightLanes(const int8_t* w) : bytes(load_i(reinterpret_cast<const int32_t*>(w))) {}
-    PS_INLINE vi dot(vi acc, const uint8_t* a) const {
-        int32_t four;
-        std::memcpy(&four, a, 4);
+    PS_INLINE vi dot(vi acc, const ActLanes& a) const {
 #if PS_VW == 16
-        return (vi)_mm512_dpbusd_epi32((__m512i)acc, _mm512_set1_epi32(four), (__m512i)bytes);
+        return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)a.bytes, (__m512i)bytes);
 #else
-        return (vi)_mm256_dpbusd_avx_epi32((__m256i)acc, _mm256_set1_epi32(four), (__m256i)bytes);
+        return (vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)a.bytes, (__m256i)bytes);
 #endif
     }
+};
 #elif defined(__AVX2__)
+static PS_INLINE vi madd_pairs(vi a, vi b) {
+#if PS_VW == 16
+    return (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#else
+    return (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#endif
+}
+struct ActLanes {
+    vi even, odd;
+    PS_INLINE explicit ActLanes(const uint8_t* a) {
+        // Two loads of their own, so that each is broadcast straight from memory.
+        even = splat_i(load_i32(a));
+        odd = splat_i(load_i32(a + 4));
+    }
+};
+struct WeightLanes {
     vi even, odd;  // bytes 0 and 2, 1 and 3 of each lane, as int16 pairs
     PS_INLINE explicit WeightLanes(const int8_t* w) {
-        const vi bytes = load_i(reinterpret_cast<const int32_t*>(w));
         typedef int16_t vs __attribute__((vector_size(VW * 4)));
-        even = (vi)(((vs)bytes << 8) >> 8);
-        odd = (vi)((vs)bytes >> 8);
+        const vs bytes = (vs)load_i(reinterpret_cast<const int32_t*>(w));
+        even = (vi)((bytes << 8) >> 8);
+        odd = (vi)(bytes >> 8);
     }
-    PS_INLINE vi dot(vi acc, const uint8_t* a) const {
-        int32_t pair[2];
-        std::memcpy(pair, a, 8);
-#if PS_VW == 16
-        return acc + (vi)_mm512_madd_epi16((__m512i)even, _mm512_set1_epi32(pair[0])) +
-               (vi)_mm512_madd_epi16((__m512i)odd, _mm512_set1_epi32(pair[1]));
+    PS_INLINE vi dot(vi acc, const ActLanes& a) const { return acc + (madd_pairs(even, a.even) + madd_pairs(odd, a.odd)); }
+};
 #else
-        return acc + (vi)_mm256_madd_epi16((__m256i)even, _mm256_set1_epi32(pair[0])) +
-               (vi)_mm256_madd_epi16((__m256i)odd, _mm256_set1_epi32(pair[1]));
-#endif
-    }
-#else
+struct ActLanes {
+    const uint8_t* bytes;
+    PS_INLINE explicit ActLanes(const uint8_t* a) : bytes(a) {}
+};
+struct WeightLanes {
     const int8_t* bytes;
     PS_INLINE explicit WeightLanes(const int8_t* w) : bytes(w) {}
-    PS_INLINE vi dot(vi acc, const uint8_t* a) const {
+    PS_INLINE vi dot(vi acc, const ActLanes& a) const {
         for (int l = 0; l < VW; ++l)
-            for (int i = 0; i < 4; ++i) acc[l] += static_cast<int8_t>(a[i]) * bytes[4 * l + i];
+            for (int i = 0; i < 4; ++i) acc[l] += static_cast<int8_t>(a.bytes[i]) * bytes[4 * l + i];
         return acc;
     }
-#endif
 };
+#endif
 
 // acc holds the integer sums of R rows, the low plane's after the high plane's; scales them and hands them to the fp32
 // epilogue.
@@ -124,15 +148,16 @@ static void tile_i8(const RowsI8& a, int64_t row, const MatrixI8& w, int64_t p, 
     const int8_t* b = w.panels + p * groups * 4 * NR;
     vi acc[kPlanes * R][NV] = {};
     for (int64_t g = 0; g < groups; ++g) {
-#pragma GCC unroll 4
-        for (int v = 0; v < NV; ++v) {
-            const WeightLanes lanes(b + v * VW * 4);
+        const WeightLanes first(b), second(b + VW * 4);
 #pragma GCC unroll 16
-            for (int r = 0; r < kPlanes * R; ++r) {
-                const int at = r % R;
-                const uint8_t* base = at < 3 ? x : at < 6 ? x3 : at < 9 ? x6 : at < 12 ? x9 : x12;
-                acc[r][v] = lanes.dot(acc[r][v], base + (at % 3) * lda + (r / R) * plane + g * 4 * kActBytes);
-            }
+        for (int r = 0; r < kPlanes * R; ++r) {
+            const int at = r % R;
+            const uint8_t* base = at < 3 ? x : at < 6 ? x3 : at < 9 ? x6 : at < 12 ? x9 : x12;
+            const ActLanes act(base + (at % 3) * lda + (r / R) * plane + g * 4 * kActBytes);
+            acc[r][0] = first.dot(acc[r][0], act);
+            acc[r][1] = second.dot(acc[r][1], act);
+#pragma GCC unroll 4
+            for (int v = 2; v < NV; ++v) acc[r][v] = WeightLanes(b + v * VW * 4).dot(acc[r][v], act);
         }
         b += 4 * NR;
     }
@@ -145,6 +170,13 @@ static void tile_i8(const RowsI8& a, int64_t row, const MatrixI8& w, int64_t p, 
 
 namespace ps {
 
+// Asks for the part of panel `p` that belongs to this pass. Passes go over one panel again and again, and the hardware
+// does not guess that the next one follows.
+static PS_INLINE void prefetch_panel_part(const MatrixI8& w, int64_t p, int64_t row, int64_t rows, int64_t m) {
+    const int64_t bytes = padded_k(w.k) * NR;
+    for (int64_t at = bytes * row / m / 64 * 64; at < bytes * (row + rows) / m; at += 64) prefetch(w.panels + p * bytes + at);
+}
+
 // This thread's panels of C.
 static void gemm_i8(const Team& team, const RowsI8& a, int64_t m, const MatrixI8& w, Epilogue epilogue, float* c, int64_t ldc) {
     const int64_t outputs = panel_outputs(epilogue), n_out = epilogue == Epilogue::kSiluMul ? w.n / 2 : w.n;
@@ -156,6 +188,7 @@ static void gemm_i8(const Team& team, const RowsI8& a, int64_t m, const MatrixI8
         const Output to{epilogue, w.bias ? w.bias + p * NR : nullptr, c + p * outputs, ldc, cols};
         for (int64_t row = 0; row < m; row += height) {
             const int64_t rows = m - row < height ? m - row : height;
+            if (!amx && m > height) prefetch_panel_part(w, p + 1, row, rows, m);
             if (amx) {
                 tile_amx(a, row, rows, w, p, to.at_row(row));
             } else {
