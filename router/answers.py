@@ -10,6 +10,7 @@ from contracts.errors import PhaseServeError
 from contracts.request import FinishReason
 from router.call import Call
 from router.choice import ShownToken
+from router.chunk_frame import ChunkFrame
 from router.generation import Endpoint
 from router.logprob_tables import EchoedPrompt, chat_logprobs, joined, text_logprobs
 from router.openai_reply import (
@@ -42,6 +43,9 @@ class Answers:
         self._is_chat = call.generation.endpoint is Endpoint.CHAT
         self._opened = [False] * len(call.choices)
         self._closed = [False] * len(call.choices)
+        self._num_open = len(call.choices)
+        self._frames: list[ChunkFrame | None] = [None] * len(call.choices)
+        self._only_text_changes = call.generation.logprobs is None and not call.generation.continuous_usage
         echo = call.generation.echo
         self._echoes = [EchoedPrompt(prompt, table) for prompt in call.generation.prompts] if echo else []
 
@@ -67,12 +71,25 @@ class Answers:
 
     def events(self, changed: list[int]) -> bytes:
         """Server-sent events for what became showable; empty when nothing did."""
-        return b"".join(event for index in changed for event in self._events_of(index))
+        return b"".join(self.event(index) for index in changed)
+
+    def event(self, index: int) -> bytes:
+        """The same for one choice. Once it is open, and until its end, only the text differs between its events."""
+        choice = self._call.choices[index]
+        if not self._only_text_changes or not self._opened[index] or choice.finish_reason is not None:
+            return b"".join(self._events_of(index))
+        text = choice.take_text()
+        if not text:
+            return b""
+        frame = self._frames[index]
+        if frame is None:
+            frame = self._frames[index] = ChunkFrame(lambda text: self._text_event(index, text))
+        return frame(text)
 
     @property
     def all_closed(self) -> bool:
         """Every choice's finish reason was put into an event."""
-        return all(self._closed)
+        return self._num_open == 0
 
     def closing(self) -> bytes:
         """The usage chunk if it was asked for, and the end."""
@@ -86,7 +103,9 @@ class Answers:
             return []  # prompt log probabilities alone
         text, tokens = choice.take()
         finish = choice.finish_reason
-        self._closed[index] = finish is not None
+        if finish is not None:
+            self._closed[index] = True
+            self._num_open -= 1
         first, self._opened[index] = not self._opened[index], True
         if self._is_chat:
             opening = [ChatChunkChoice(index, Delta(role="assistant", content=""))] if first else []
@@ -95,6 +114,12 @@ class Answers:
             self._opened[index] = not first
             return []
         return [self._chunk(self._text_choice(index, text, tokens, echo=first))]
+
+    def _text_event(self, index: int, text: str) -> bytes:
+        """What a token in the middle of a choice gives, if it is nothing but text."""
+        if self._is_chat:
+            return b"".join(map(self._chunk, self._chat_delta(index, text, [], None)))
+        return self._chunk(self._text_choice(index, text, [], echo=False))
 
     def _chat_delta(
         self, index: int, text: str, tokens: list[ShownToken], finish: FinishReason | None

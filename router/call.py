@@ -7,6 +7,7 @@ What waits here is bounded by the request itself: prompts x n x max_tokens.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from contracts.errors import PhaseServeError
@@ -26,6 +27,13 @@ class SequenceTrack:
     num_tokens: int = 0
     ended: bool = False
     usage: SequenceUsage | None = None
+
+    def tokens_arrived(self, num_new: int, now: float) -> None:
+        """An output with tokens arrived."""
+        if self.first_s is None:
+            self.first_s = now
+        self.last_s = now
+        self.num_tokens += num_new
 
 
 @dataclass(slots=True, eq=False)
@@ -76,13 +84,9 @@ class Flight:
         if self.attempt == attempt:
             self.plan = None
 
-    def deliver(self, i: int, output: SequenceOutput, now: float) -> bool:
+    def deliver(self, i: int, output: SequenceOutput) -> bool:
         """Take in what sequence `i` produced. True when a stop string ended it and the replica must be told."""
         track = self.tracks[i]
-        if output.token_ids:
-            track.first_s = now if track.first_s is None else track.first_s
-            track.last_s = now
-            track.num_tokens += len(output.token_ids)
         track.usage = output.usage or track.usage
         stopped = self.call.deliver(self.prompt_index * len(self.tracks) + i, output)
         track.ended = stopped or output.finish is not None
@@ -90,13 +94,18 @@ class Flight:
 
 
 class Call:
-    """One task waits in `wait`; everything else is called from the event loop."""
+    """One task waits in `wait`; everything else is called from the event loop.
+
+    `on_change`, if set, is asked first when a choice changed while no other change waits: true means that the task
+    need not be woken for it.
+    """
 
     def __init__(self, generation: Generation, table: TokenTable) -> None:
         self.generation = generation
         self.flights: list[Flight] = []
         self.error: PhaseServeError | None = None
         self._table = table
+        self.on_change: Callable[[int], bool] | None = None
         self._dirty: dict[int, None] = {}
         self._wake = asyncio.Event()
         self.choices = [self._new_choice() for _ in range(len(generation.prompts) * generation.n)]
@@ -114,8 +123,9 @@ class Call:
     def deliver(self, index: int, output: SequenceOutput) -> bool:
         """Take in tokens of one choice. True when a stop string ended it and the replica must be told."""
         stopped = self.choices[index].push(output)
-        self._dirty[index] = None
-        self._wake.set()
+        if self._dirty or self.on_change is None or not self.on_change(index):
+            self._dirty[index] = None
+            self._wake.set()
         return stopped
 
     def fail(self, error: PhaseServeError) -> None:
@@ -149,4 +159,9 @@ class Call:
 
     def _new_choice(self) -> Choice:
         generation = self.generation
-        return Choice(self._table, stops=generation.stops, min_tokens=generation.sampling.min_tokens)
+        return Choice(
+            self._table,
+            stops=generation.stops,
+            min_tokens=generation.sampling.min_tokens,
+            shows_tokens=generation.logprobs is not None,
+        )

@@ -30,10 +30,15 @@ class Choice:
 
     `num_tokens` counts generated tokens, the one that ended the sequence included. `finish_reason` is set once, by
     the replica's end of the sequence or by a stop string; tokens after that are ignored. A token is shown when the
-    first character of its text is; the tokens of a stop string and the end token never are.
+    first character of its text is; the tokens of a stop string and the end token never are. With `shows_tokens` false
+    only text is shown, and `take` returns no tokens.
     """
 
-    def __init__(self, table: TokenTable, *, stops: tuple[str, ...], min_tokens: int) -> None:
+    def __init__(
+        self, table: TokenTable, *, stops: tuple[str, ...], min_tokens: int, shows_tokens: bool = True
+    ) -> None:
+        self._shows_tokens = shows_tokens
+        self._is_plain = not stops and not shows_tokens
         self._detokenizer = new_detokenizer(table)
         self._stops = StopStrings(stops)
         self._min_tokens = min_tokens
@@ -47,6 +52,9 @@ class Choice:
 
     def push(self, output: SequenceOutput) -> bool:
         """Takes in new tokens. True when a stop string ended the choice, so that the replica must be told."""
+        if self._is_plain and output.finish is None and self.finish_reason is None:
+            self._add_plain(output.token_ids)
+            return False
         for part in output.prompt_logprobs:
             self.prompt_logprobs.update(enumerate(part.entries, part.first))
         for position, token_id in enumerate(output.token_ids):
@@ -77,8 +85,23 @@ class Choice:
             tokens.append(self._waiting.popleft())
         return text, tokens
 
+    def take_text(self) -> str:
+        """As `take`, without the tokens."""
+        text = "".join(self._text)
+        self._text.clear()
+        return text
+
+    def _add_plain(self, token_ids: tuple[int, ...]) -> None:
+        """All there is to do in the middle of a sequence without stop strings whose tokens are not shown."""
+        self.num_tokens += len(token_ids)
+        for token_id in token_ids:
+            text = self._detokenizer.push(token_id)
+            if text:
+                self._text.append(text)
+
     def _add(self, token_id: int, text: str, logprobs: TokenLogprobs | None) -> None:
-        self._waiting.append(ShownToken(token_id, text, self._produced, logprobs))
+        if self._shows_tokens:
+            self._waiting.append(ShownToken(token_id, text, self._produced, logprobs))
         self._produced += len(text)
         if text:
             self._release(self._stops.push(text, may_stop=self.num_tokens >= self._min_tokens))

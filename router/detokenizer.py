@@ -29,16 +29,24 @@ class Detokenizer(Protocol):
 
 
 class TableDetokenizer:
-    """For byte-level BPE and SentencePiece-with-byte-fallback vocabularies: tokens are bytes, bytes are UTF-8."""
+    """For byte-level BPE and SentencePiece-with-byte-fallback vocabularies: tokens are bytes, bytes are UTF-8.
 
-    __slots__ = ("_decoder", "_pieces", "_strip_first")
+    Between characters a token that is whole characters is looked up; only others go through the decoder."""
+
+    __slots__ = ("_between", "_decoder", "_pieces", "_strip_first", "_texts")
 
     def __init__(self, table: TokenTable, *, at_start: bool) -> None:
         self._pieces = table.pieces
+        self._texts = table.texts
         self._decoder = _Utf8Decoder("replace")
         self._strip_first = at_start and table.strips_first_space
+        self._between = not self._strip_first
 
     def push(self, token_id: int) -> str:
+        if self._between and 0 <= token_id < len(self._texts):
+            whole = self._texts[token_id]
+            if whole is not None:
+                return whole
         piece = self._pieces[token_id] if 0 <= token_id < len(self._pieces) else None
         if piece is None:
             return ""
@@ -46,6 +54,7 @@ class TableDetokenizer:
         if self._strip_first and text:
             self._strip_first = False
             text = text.removeprefix(" ")
+        self._between = not self._strip_first and not self._decoder.getstate()[0]
         return text
 
     def finish(self) -> str:

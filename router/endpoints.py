@@ -15,7 +15,8 @@ from starlette.requests import Request
 
 from contracts.errors import Overloaded, PhaseServeError, UnknownModel
 from router.config import RouterConfig
-from router.exchange import EventStream, Exchange
+from router.event_stream import EventStream
+from router.exchange import Exchange
 from router.fleet import Fleet
 from router.generation import Endpoint, Generation
 from router.http_body import OpenBodies, read_body

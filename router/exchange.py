@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from types import TracebackType
 
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Send
 
 from contracts.errors import Cancelled, DeadlineExceeded, PhaseServeError
 from contracts.request import FinishReason
 from router.answers import Answers, error_events
 from router.call import Call
+from router.event_writer import EventWriter
 from router.fleet import Fleet
 from router.generation import Generation
 from router.metrics import RouterMetrics, outcome_of_status
 from router.token_table import TokenTable
-
-log = logging.getLogger("phaseserve.router")
 
 LAST_WRITE_S = 5.0
 """How long past its deadline a client that does not read may still be written to."""
@@ -55,6 +50,7 @@ class Exchange:
 
     async def whole(self) -> bytes:
         """The complete answer. Raises the call's error."""
+        self.call.on_change = self._goes_on
         while not self.call.ended:
             await self._changed()
         self._succeed()
@@ -67,18 +63,21 @@ class Exchange:
             events = self._answers.events(await self._changed())
         return events
 
-    async def events(self, first: bytes) -> AsyncGenerator[bytes]:
-        """The whole stream from its first events on; what arrived together goes out together."""
+    async def events(self, first: bytes, send: Send) -> None:
+        """Write the whole stream's body from its first events on."""
+        writer = EventWriter(self.call, self._answers, send)
         try:
-            yield first
+            await writer.write(first)
             while not self._answers.all_closed:
-                events = self._answers.events(await self._changed())
-                if events:
-                    yield events
+                with writer.at_arrival():
+                    changed = await self._changed()
+                await writer.write(self._answers.events(changed))
             self._succeed()
-            yield self._answers.closing()
+            await writer.write(self._answers.closing(), last=True)
         except PhaseServeError as error:
-            yield error_events(error)
+            await writer.write(error_events(error), last=True)
+        finally:
+            writer.close()
 
     def close(self) -> None:
         """Cancel what is still under way and record the outcome. Idempotent."""
@@ -87,6 +86,9 @@ class Exchange:
         self._fleet.close(self.call)
         if self._outcome is None:
             self._finish("cancelled")
+
+    def _goes_on(self, index: int) -> bool:
+        return self.call.choices[index].finish_reason is None
 
     async def _changed(self) -> list[int]:
         try:
@@ -121,30 +123,3 @@ class Exchange:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class EventStream(Response):
-    """Server-sent events of one exchange, which it closes."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, exchange: Exchange, first: bytes, headers: dict[str, str]) -> None:
-        super().__init__(headers={**headers, "cache-control": "no-cache", "x-accel-buffering": "no"})
-        del self.headers["content-length"]
-        self._exchange = exchange
-        self._first = first
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Write until the end, the client's leaving, or a bound on waiting for a client that does not read."""
-        with self._exchange as exchange:
-            try:
-                async with asyncio.timeout_at(exchange.write_until_s):
-                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                    async with aclosing(exchange.events(self._first)) as stream:
-                        async for events in stream:
-                            await send({"type": "http.response.body", "body": events, "more_body": True})
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
-            except TimeoutError:
-                log.warning("request %s: the client does not read; connection given up", exchange.call.generation.id)
-            except OSError:
-                log.debug("request %s: the client left while it was written to", exchange.call.generation.id)

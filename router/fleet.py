@@ -52,6 +52,8 @@ from scheduling.cluster_core import ClusterCore
 
 log = logging.getLogger("phaseserve.router")
 
+_GAVE_UP = frozenset({FinishReason.ERROR, FinishReason.CANCELLED})
+
 
 class Fleet:
     """Calls in, tokens out. `run` keeps the links; `open` and `close` are for the HTTP side."""
@@ -175,7 +177,7 @@ class Fleet:
             known = self._flights.at(link.replica_id, output.request_id)
             if known is None:
                 continue
-            if output.finish in {FinishReason.ERROR, FinishReason.CANCELLED}:
+            if output.finish is not None and output.finish in _GAVE_UP:
                 gave_up = Unavailable(f"replica {link.replica_id} gave the request up").info()
                 self._placement_failed(known[0], output.error or gave_up)
             elif self._deliver(known[0], known[1], output, now):
@@ -210,10 +212,13 @@ class Fleet:
         track = flight.tracks[i]
         is_first = track.first_s is None and bool(output.token_ids)
         if output.token_ids:
-            self._metrics.observe_tokens(flight, track, len(output.token_ids), now)
-        stopped = flight.deliver(i, output, now)
+            self._metrics.tokens.num_tokens += len(output.token_ids)
+            if track.first_s is not None:
+                self._metrics.tokens.observe_gap(now - track.last_s)
+            track.tokens_arrived(len(output.token_ids), now)
+        stopped = flight.deliver(i, output)
         if is_first:
-            self._first_token(flight)
+            self._first_token(flight, now)
         if track.ended:
             self._flights.sequence_ended(output.request_id)
             if all(track.ended for track in flight.tracks):
@@ -223,9 +228,10 @@ class Fleet:
                 self._feed(RequestEnded(flight.request_id, outcome))
         return stopped
 
-    def _first_token(self, flight: Flight) -> None:
+    def _first_token(self, flight: Flight, now: float) -> None:
         num_started = sum(track.first_s is not None for track in flight.tracks)
         if num_started == 1:
+            self._metrics.observe_first_token(flight, now)
             self._feed(FirstTokenSent(flight.request_id))
         if num_started == len(flight.tracks):
             self._feed(PrefillFinished(flight.request_id))

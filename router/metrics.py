@@ -8,8 +8,9 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from contracts.plan import Outcome
-from router.call import Flight, SequenceTrack
+from router.call import Flight
 from router.outcome import tpot_after_switch_s, tpot_s
+from router.token_metrics import TokenMetrics
 from scheduling.cluster_snapshot import ClusterSnapshot
 
 _TTFT_S = (0.05, 0.1, 0.25, 0.5, 1, 2, 3, 4, 6, 8, 12, 20, 40, 80)
@@ -41,6 +42,8 @@ class RouterMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.tokens = TokenMetrics()
+        self.registry.register(self.tokens)
         self._counters()
         self._histograms()
         self._gauges()
@@ -52,7 +55,6 @@ class RouterMetrics:
         )
         self.prompt_tokens = Counter("phaseserve_prompt_tokens", "Prompt tokens of answered requests.", registry=reg)
         self.cached_tokens = Counter("phaseserve_cached_tokens", "Prompt tokens from a prefix cache.", registry=reg)
-        self.output_tokens = Counter("phaseserve_output_tokens", "Tokens generated.", registry=reg)
         self.preemptions = Counter("phaseserve_preemptions", "Preemptions of answered sequences.", registry=reg)
         self.malformed_messages = Counter(
             "phaseserve_malformed_messages", "Messages of replicas that did not decode.", registry=reg
@@ -73,7 +75,6 @@ class RouterMetrics:
             buckets=_TOKEN_S,
             registry=reg,
         )
-        self.itl = Histogram("phaseserve_itl_seconds", "Gap between two tokens.", buckets=_TOKEN_S, registry=reg)
         self.switch_wait = Histogram(
             "phaseserve_switch_wait_seconds", "First token to first decode step.", buckets=_TTFT_S, registry=reg
         )
@@ -102,16 +103,12 @@ class RouterMetrics:
         }
         self._shown: set[str] = set()
 
-    def observe_tokens(self, flight: Flight, track: SequenceTrack, num_new: int, now: float) -> None:
-        """Tokens of one sequence arrived together; `track` still describes the time before."""
-        self.output_tokens.inc(num_new)
-        if track.first_s is not None:
-            self.itl.observe(now - track.last_s)
-        elif all(other.first_s is None for other in flight.tracks):
-            ttft_s = now - flight.arrived_s
-            self.ttft.observe(ttft_s)
-            if flight.plan is not None:
-                self.ttft_error.observe(ttft_s - flight.plan.prediction.ttft_s)
+    def observe_first_token(self, flight: Flight, now: float) -> None:
+        """The first token of any of the flight's sequences arrived."""
+        ttft_s = now - flight.arrived_s
+        self.ttft.observe(ttft_s)
+        if flight.plan is not None:
+            self.ttft_error.observe(ttft_s - flight.plan.prediction.ttft_s)
 
     def observe_outcome(self, flight: Flight, outcome: Outcome) -> None:
         """A flight ended well."""

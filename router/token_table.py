@@ -39,6 +39,13 @@ def _sentencepiece(token: str) -> bytes:
     return bytes([int(match[1], 16)]) if match else token.replace(_SPACE_MARK, " ").encode()
 
 
+def _whole_text(piece: bytes | None) -> str | None:
+    try:
+        return "" if piece is None else piece.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class _DecoderKind:
     """How the tokenizer's own decoder turns tokens into bytes; `None` pieces mean that it cannot be tabled."""
@@ -66,7 +73,8 @@ def _decoder_kind(tokenizer: Tokenizer) -> _DecoderKind:
 class TokenTable:
     """Bytes and label of every token id.
 
-    `pieces[id]` is None for special tokens (they are no text) and for ids without a token. `is_tabled` is false for
+    `pieces[id]` is None for special tokens (they are no text) and for ids without a token. `texts[id]` is the text of
+    a token that is whole characters (empty where there is no text), else None. `is_tabled` is false for
     the rare tokenizers whose decoder looks at more than one token; those are decoded through the tokenizer itself.
     """
 
@@ -87,6 +95,7 @@ class TokenTable:
             None if token is None or token_id in self.special_ids else to_bytes(token)
             for token_id, token in enumerate(self._strings)
         ]
+        self.texts = [_whole_text(piece) for piece in self.pieces]
 
     @cached_property
     def longest_token_chars(self) -> int:

@@ -181,7 +181,7 @@ async def test_what_arrives_while_a_chunk_is_being_written_is_not_lost(
     start_router: Any, replica: Any, stream_ok: Any, chat: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole rest of the answer, its end included, comes while the first chunk is on its way out."""
-    from router.exchange import EventStream
+    from router.event_stream import EventStream
 
     answer = EventStream.__call__
 
