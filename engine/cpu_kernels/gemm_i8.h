@@ -182,17 +182,22 @@ static void gemm_i8(const Team& team, const RowsI8& a, int64_t m, const MatrixI8
     const int64_t outputs = panel_outputs(epilogue), n_out = epilogue == Epilogue::kSiluMul ? w.n / 2 : w.n;
     const Range mine = team.share((n_out + outputs - 1) / outputs);
     const bool amx = amx_ready() && m >= kAmxRows;
-    const int64_t height = amx ? kAmxTile : tile_rows(m, kIntRows);
-    for (int64_t p = mine.first; p < mine.last; ++p) {
-        const int64_t cols = n_out - p * outputs < outputs ? n_out - p * outputs : outputs;
-        const Output to{epilogue, w.bias ? w.bias + p * NR : nullptr, c + p * outputs, ldc, cols};
-        for (int64_t row = 0; row < m; row += height) {
-            const int64_t rows = m - row < height ? m - row : height;
-            if (!amx && m > height) prefetch_panel_part(w, p + 1, row, rows, m);
-            if (amx) {
-                tile_amx(a, row, rows, w, p, to.at_row(row));
-            } else {
-                with_rows<kIntRows>(rows, [&](auto r) { tile_i8<decltype(r)::value>(a, row, w, p, to.at_row(row)); });
+    const int64_t most = amx ? kAmxTile : kIntRows, fit = cached_rows(a.stride / 4);
+    const int64_t block_rows = amx ? (fit + most - 1) / most * most : tile_rows(m, fit);
+    const int64_t height = amx ? most : tile_rows(block_rows, most);
+    for (int64_t block = 0; block < m; block += block_rows) {
+        const int64_t block_end = block + block_rows < m ? block + block_rows : m, in_block = block_end - block;
+        for (int64_t p = mine.first; p < mine.last; ++p) {
+            const int64_t cols = n_out - p * outputs < outputs ? n_out - p * outputs : outputs;
+            const Output to{epilogue, w.bias ? w.bias + p * NR : nullptr, c + p * outputs, ldc, cols};
+            for (int64_t row = block; row < block_end; row += height) {
+                const int64_t rows = block_end - row < height ? block_end - row : height;
+                if (in_block > height) prefetch_panel_part(w, p + 1, row - block, rows, in_block);
+                if (amx) {
+                    tile_amx(a, row, rows, w, p, to.at_row(row));
+                } else {
+                    with_rows<kIntRows>(rows, [&](auto r) { tile_i8<decltype(r)::value>(a, row, w, p, to.at_row(row)); });
+                }
             }
         }
     }
