@@ -22,7 +22,9 @@ struct PagedCache {
 
     int64_t head_stride() const { return block_size * head_dim; }
     int64_t value_offset() const { return kv_heads * head_stride(); }
-    const float* keys(int64_t block, int64_t head) const { return data + (block * 2 * kv_heads + head) * head_stride(); }
+    const float* keys(int64_t block, int64_t head) const {
+        return data + (block * 2 * kv_heads + head) * head_stride();
+    }
 };
 
 // Queries of one sequence and one KV head: positions first..first+count-1, `group` heads each.
@@ -80,8 +82,12 @@ constexpr int64_t kScoreStride = kSplit + 16;
 class TileAttention {
   public:
     TileAttention(const PagedCache& cache, const QueryTile& tile, const AttentionScratch& scratch, float scale)
-        : cache_(cache), tile_(tile), scratch_(scratch), width_(AttentionScratch::width(cache.head_dim)),
-          rows_(tile.count * tile.group), height_(tile_rows(rows_, MR)) {
+        : cache_(cache),
+          tile_(tile),
+          scratch_(scratch),
+          width_(AttentionScratch::width(cache.head_dim)),
+          rows_(tile.count * tile.group),
+          height_(tile_rows(rows_, MR)) {
         for (int64_t r = 0; r < rows_; ++r) {
             const float* q = tile.queries + (r / tile.group) * tile.query_stride + (r % tile.group) * cache.head_dim;
             for (int64_t i = 0; i < cache.head_dim; ++i) scratch_.queries[r * width_ + i] = q[i] * scale;
@@ -111,7 +117,8 @@ class TileAttention {
             const vf old_weight = exp(splat(running.maximum[r] - top)), new_weight = exp(splat(part.maximum[r] - top));
             running.maximum[r] = top;
             running.total[r] = running.total[r] * old_weight[0] + part.total[r] * new_weight[0];
-            for (int64_t i = 0; i < width_; i += VW) store(to + i, fma(load(from + i), new_weight, load(to + i) * old_weight));
+            for (int64_t i = 0; i < width_; i += VW)
+                store(to + i, fma(load(from + i), new_weight, load(to + i) * old_weight));
         }
     }
 
@@ -132,8 +139,10 @@ class TileAttention {
         const int64_t end = tile_.first + tile_.count, last = start + 2 * kSplit < end ? start + 2 * kSplit : end;
         for (int64_t position = start; position < last;) {
             const int64_t offset = position % cache_.block_size;
-            const float* row = cache_.keys(tile_.blocks[position / cache_.block_size], tile_.head) + offset * cache_.head_dim;
-            const int64_t rest = cache_.block_size - offset < last - position ? cache_.block_size - offset : last - position;
+            const float* row =
+                cache_.keys(tile_.blocks[position / cache_.block_size], tile_.head) + offset * cache_.head_dim;
+            const int64_t rest =
+                cache_.block_size - offset < last - position ? cache_.block_size - offset : last - position;
             for (int64_t i = 0; i < rest; ++i, row += cache_.head_dim) rows_at_[position - start + i] = row;
             position += rest;
         }
@@ -210,7 +219,8 @@ class TileAttention {
                     } else {
                         multiply<R>(p, kScoreStride, scratch_.values + c * kSplit, NR, keys, acc);
                     }
-                    write_tile<R, Epilogue::kStore>(acc, Output{Epilogue::kStore, nullptr, out + row * width_ + c, width_, NR});
+                    write_tile<R, Epilogue::kStore>(
+                        acc, Output{Epilogue::kStore, nullptr, out + row * width_ + c, width_, NR});
                 });
             }
         }
@@ -218,13 +228,15 @@ class TileAttention {
 
     // With `ahead`, asks for the keys of the next split on the way.
     template <int R>
-    PS_INLINE void multiply_blocks(const float* p, int64_t start, int64_t keys, int64_t column, bool ahead, vf (&acc)[R][NV]) const {
+    PS_INLINE void multiply_blocks(const float* p, int64_t start, int64_t keys, int64_t column, bool ahead,
+                                   vf (&acc)[R][NV]) const {
         for (int64_t j = 0; j < keys;) {
             const int64_t offset = (start + j) % cache_.block_size;
             const int64_t rest = keys - j < cache_.block_size - offset ? keys - j : cache_.block_size - offset;
             const float* values = rows_at_[j] + cache_.value_offset() + column;
             if (ahead && kSplit + j + rest <= num_rows_at_) {
-                multiply<R, true>(p + j, kScoreStride, values, cache_.head_dim, rest, acc, rows_at_[kSplit + j] + column);
+                multiply<R, true>(p + j, kScoreStride, values, cache_.head_dim, rest, acc,
+                                  rows_at_[kSplit + j] + column);
             } else {
                 multiply<R>(p + j, kScoreStride, values, cache_.head_dim, rest, acc);
             }

@@ -11,30 +11,38 @@ namespace ps {
 class Decoder {
   public:
     Decoder(const Model& model, const Step& step, Workspace& space, const Team& team, float* hidden)
-        : model_(model), step_(step), space_(space), team_(team), hidden_(hidden),
+        : model_(model),
+          step_(step),
+          space_(space),
+          team_(team),
+          hidden_(hidden),
           scratch_(space.private_scratch.floats() + team.thread * space.scratch_floats),
           attention_scratch_(scratch_, model.head_dim) {}
 
     void run_layer(int64_t index) {
         const Layer& layer = model_.layers[index];
         float *qkv = space_.qkv.floats(), *attended = space_.attended.floats(), *activated = space_.activated.floats();
-        linear(prepare(hidden_, model_.hidden, model_.hidden, layer.input_norm), layer.qkv, Epilogue::kStore, qkv, space_.qkv_stride);
+        linear(prepare(hidden_, model_.hidden, model_.hidden, layer.input_norm), layer.qkv, Epilogue::kStore, qkv,
+               space_.qkv_stride);
         team_.sync();
         rotate_and_cache(layer);
         team_.sync();
         attend(layer, index);
         team_.sync();
-        linear(prepare(attended, space_.attended_stride, layer.o.k, nullptr), layer.o, Epilogue::kAdd, hidden_, model_.hidden);
+        linear(prepare(attended, space_.attended_stride, layer.o.k, nullptr), layer.o, Epilogue::kAdd, hidden_,
+               model_.hidden);
         team_.sync();
-        linear(prepare(hidden_, model_.hidden, model_.hidden, layer.post_norm), layer.gate_up, Epilogue::kSiluMul, activated,
-                                   space_.activated_stride);
+        linear(prepare(hidden_, model_.hidden, model_.hidden, layer.post_norm), layer.gate_up, Epilogue::kSiluMul,
+               activated, space_.activated_stride);
         team_.sync();
-        linear(prepare(activated, space_.activated_stride, model_.ffn, nullptr), layer.down, Epilogue::kAdd, hidden_, model_.hidden);
+        linear(prepare(activated, space_.activated_stride, model_.ffn, nullptr), layer.down, Epilogue::kAdd, hidden_,
+               model_.hidden);
         team_.sync();
     }
 
     void run_head(float* logits) {
-        linear(prepare(hidden_, model_.hidden, model_.hidden, model_.final_norm), model_.lm_head, Epilogue::kStore, logits, model_.vocab);
+        linear(prepare(hidden_, model_.hidden, model_.hidden, model_.final_norm), model_.lm_head, Epilogue::kStore,
+               logits, model_.vocab);
     }
 
   private:
@@ -44,14 +52,16 @@ class Decoder {
         if (!model_.is_int8 && !norm) return {x, stride, {}};
         const bool own = step_.num_rows <= kPrivateRows;
         const int64_t first_tile = own ? team_.thread * kAmxTile : 0;
-        uint8_t* memory = own ? space_.private_rows.bytes() + first_tile * space_.row_bytes : space_.shared_rows.bytes();
+        uint8_t* memory =
+            own ? space_.private_rows.bytes() + first_tile * space_.row_bytes : space_.shared_rows.bytes();
         float* scales = own ? space_.private_scales.floats() + first_tile : space_.shared_scales.floats();
         const int64_t row_floats = width + kPad, row_bytes = kPlanes * plane_bytes(width) + 64;
         const Range mine = own ? Range{0, step_.num_rows} : team_.share(step_.num_rows);
         float* normed = scratch_ + space_.scratch_floats - (width + kPad);
         for (int64_t r = mine.first; r < mine.last; ++r) {
             if (!model_.is_int8) {
-                rms_norm(x + r * stride, norm, model_.norm_eps, width, reinterpret_cast<float*>(memory) + r * row_floats);
+                rms_norm(x + r * stride, norm, model_.norm_eps, width,
+                         reinterpret_cast<float*>(memory) + r * row_floats);
                 continue;
             }
             if (norm) rms_norm(x + r * stride, norm, model_.norm_eps, width, normed);
@@ -78,7 +88,8 @@ class Decoder {
         for (int64_t i = mine.first; i < mine.last; ++i) {
             const int64_t row = i / kv_heads, g = i % kv_heads, group = heads / kv_heads;
             float* x = space_.qkv.floats() + row * space_.qkv_stride;
-            const float *cosine = model_.cosine + step_.positions[row] * (d / 2), *sine = model_.sine + step_.positions[row] * (d / 2);
+            const float *cosine = model_.cosine + step_.positions[row] * (d / 2),
+                        *sine = model_.sine + step_.positions[row] * (d / 2);
             for (int64_t h = g * group; h < (g + 1) * group; ++h) turn(x + h * d, layer.q_norm, cosine, sine);
             float *key = x + (heads + g) * d, *value = x + (heads + kv_heads + g) * d;
             turn(key, layer.k_norm, cosine, sine);
@@ -125,7 +136,8 @@ class Decoder {
         attention.compute_split(unit.split, state_at(states + unit.split * floats, attention.rows()));
         if (!space_.schedule.is_last(unit)) return;
         const SoftmaxState running = state_at(states, attention.rows());
-        for (int64_t s = 1; s < unit.num_splits; ++s) attention.merge(running, state_at(states + s * floats, attention.rows()));
+        for (int64_t s = 1; s < unit.num_splits; ++s)
+            attention.merge(running, state_at(states + s * floats, attention.rows()));
         attention.finish(running);
     }
 
@@ -136,8 +148,13 @@ class Decoder {
         const int64_t at = unit.head * group * model_.head_dim;
         return {space_.qkv.floats() + row * space_.qkv_stride + at,
                 space_.attended.floats() + row * space_.attended_stride + at,
-                space_.qkv_stride, space_.attended_stride, unit.first, unit.count, group,
-                step_.block_table + s * step_.max_blocks, unit.head};
+                space_.qkv_stride,
+                space_.attended_stride,
+                unit.first,
+                unit.count,
+                group,
+                step_.block_table + s * step_.max_blocks,
+                unit.head};
     }
 
     const Model& model_;
@@ -151,7 +168,8 @@ class Decoder {
 
 // Runs `work(decoder)` on every thread of a team.
 template <typename F>
-static void with_team(const Model& model, const Step& step, Workspace& space, float* hidden, int num_threads, F&& work) {
+static void with_team(const Model& model, const Step& step, Workspace& space, float* hidden, int num_threads,
+                      F&& work) {
     std::unique_ptr<Barrier> barrier;
 #pragma omp parallel num_threads(num_threads)
     {
@@ -183,15 +201,18 @@ void ps_pack_f32(const float* w, int64_t n, int64_t k, int32_t paired, float* pa
     for (int64_t p = 0; p < count; ++p) ps::pack_panel_f32(w, n, k, paired, p, panels + p * k * ps::NR);
 }
 
-void ps_pack_i8(const float* w, int64_t n, int64_t k, int32_t paired, int8_t* panels, float* scales, int32_t* offsets, int32_t num_threads) {
+void ps_pack_i8(const float* w, int64_t n, int64_t k, int32_t paired, int8_t* panels, float* scales, int32_t* offsets,
+                int32_t num_threads) {
     const int64_t count = ps::num_panels(n);
 #pragma omp parallel for num_threads(num_threads)
     for (int64_t p = 0; p < count; ++p)
-        ps::pack_panel_i8(w, n, k, paired, p, panels + p * ps::padded_k(k) * ps::NR, scales + p * ps::NR, offsets + p * ps::NR);
+        ps::pack_panel_i8(w, n, k, paired, p, panels + p * ps::padded_k(k) * ps::NR, scales + p * ps::NR,
+                          offsets + p * ps::NR);
 }
 
 // Layers first..last-1 on hidden [num_rows, hidden], in place. 0, or 1 when memory ran out (nothing was computed).
-int32_t ps_run_layers(const ps::Model* model, const ps::Step* step, void* workspace, float* hidden, int64_t first, int64_t last, int32_t num_threads) {
+int32_t ps_run_layers(const ps::Model* model, const ps::Step* step, void* workspace, float* hidden, int64_t first,
+                      int64_t last, int32_t num_threads) {
     ps::Workspace& space = *static_cast<ps::Workspace*>(workspace);
     try {
         space.fit(*model, step->num_rows, num_threads);
@@ -207,7 +228,8 @@ int32_t ps_run_layers(const ps::Model* model, const ps::Step* step, void* worksp
 }
 
 // Final norm and lm_head: rows [num_rows, hidden] to logits [num_rows, vocab]. Returns as ps_run_layers.
-int32_t ps_logits(const ps::Model* model, void* workspace, const float* rows, int64_t num_rows, float* logits, int32_t num_threads) {
+int32_t ps_logits(const ps::Model* model, void* workspace, const float* rows, int64_t num_rows, float* logits,
+                  int32_t num_threads) {
     ps::Workspace& space = *static_cast<ps::Workspace*>(workspace);
     const ps::Step step{num_rows, 0, 0, nullptr, nullptr, nullptr, nullptr, nullptr};
     try {
@@ -215,7 +237,8 @@ int32_t ps_logits(const ps::Model* model, void* workspace, const float* rows, in
     } catch (const std::bad_alloc&) {
         return 1;
     }
-    ps::with_team(*model, step, space, const_cast<float*>(rows), num_threads, [&](ps::Decoder& decoder) { decoder.run_head(logits); });
+    ps::with_team(*model, step, space, const_cast<float*>(rows), num_threads,
+                  [&](ps::Decoder& decoder) { decoder.run_head(logits); });
     return 0;
 }
 }

@@ -1,5 +1,6 @@
-// int8 tiles on AMX: 16 rows, in two planes, times one panel of 32 columns. Included by gemm_i8.h; the same packed weights,
-// the same exact integers. Without AMX at compile time, or without the kernel's permission, it reports "not ready".
+// int8 tiles on AMX: 16 rows, in two planes, times one panel of 32 columns. Included by gemm_i8.h; the same packed
+// weights, the same exact integers. Without AMX at compile time, or without the kernel's permission, it reports "not
+// ready".
 #pragma once
 
 #if defined(__AMX_INT8__) && defined(__AVX512VNNI__) && defined(__linux__)

@@ -80,7 +80,8 @@ static PS_INLINE void write_tile(const vf (&acc)[R][NV], const Output& to_tile) 
         float* to = to_tile.c + r * to_tile.ldc;
         if (to_tile.cols == kOutV * VW) {
 #pragma GCC unroll 4
-            for (int v = 0; v < kOutV; ++v) store(to + v * VW, E == Epilogue::kAdd ? load(to + v * VW) + out[v] : out[v]);
+            for (int v = 0; v < kOutV; ++v)
+                store(to + v * VW, E == Epilogue::kAdd ? load(to + v * VW) + out[v] : out[v]);
         } else {
             float edge[NR];
             for (int v = 0; v < kOutV; ++v) store(edge + v * VW, out[v]);
@@ -92,9 +93,12 @@ static PS_INLINE void write_tile(const vf (&acc)[R][NV], const Output& to_tile) 
 template <int R>
 static PS_INLINE void finish_tile(const vf (&acc)[R][NV], const Output& to) {
     switch (to.epilogue) {
-        case Epilogue::kStore: return write_tile<R, Epilogue::kStore>(acc, to);
-        case Epilogue::kAdd: return write_tile<R, Epilogue::kAdd>(acc, to);
-        case Epilogue::kSiluMul: return write_tile<R, Epilogue::kSiluMul>(acc, to);
+        case Epilogue::kStore:
+            return write_tile<R, Epilogue::kStore>(acc, to);
+        case Epilogue::kAdd:
+            return write_tile<R, Epilogue::kAdd>(acc, to);
+        case Epilogue::kSiluMul:
+            return write_tile<R, Epilogue::kSiluMul>(acc, to);
     }
 }
 

@@ -1,5 +1,5 @@
-// Product with int8 weights: C[M,N] = scale_a[m] * scale_w[n] * (Q_a W_int8^T). Weights have a scale per output channel,
-// activations are 16-bit integers with a scale per row (see rows.h), so the error is that of the weights.
+// Product with int8 weights: C[M,N] = scale_a[m] * scale_w[n] * (Q_a W_int8^T). Weights have a scale per output
+// channel, activations are 16-bit integers with a scale per row (see rows.h), so the error is that of the weights.
 //
 // Packed layout: panels of NR columns; for each group of four k, NR columns times four bytes. K is padded to 64. The
 // integer sums are exact, so VNNI and AMX give bitwise the same result, whatever M is.
@@ -29,8 +29,8 @@ struct RowsI8 {
 // Rows whose sums fit into the registers, beside the weights' int16 halves where there is one plane.
 constexpr int kIntRows = kPlanes == 2 ? MR / 2 : MR - MR / 3;
 
-static inline void pack_panel_i8(const float* w, int64_t n, int64_t k, bool paired, int64_t p, int8_t* panel, float* scales,
-                                 int32_t* offsets) {
+static inline void pack_panel_i8(const float* w, int64_t n, int64_t k, bool paired, int64_t p, int8_t* panel,
+                                 float* scales, int32_t* offsets) {
     std::memset(panel, 0, static_cast<size_t>(padded_k(k) * NR));
     for (int64_t j = 0; j < NR; ++j) {
         const int64_t row = source_row(p, j, n, paired);
@@ -63,9 +63,7 @@ static PS_INLINE int32_t load_i32(const uint8_t* p) {
 #if defined(__AVX512VNNI__) || (PS_VW == 8 && defined(__AVXVNNI__))
 struct ActLanes {
     vi bytes;
-    PS_INLINE explicit ActLanes(const uint8_t* a) {
-        bytes = splat_i(load_i32(a));
-    }
+    PS_INLINE explicit ActLanes(const uint8_t* a) { bytes = splat_i(load_i32(a)); }
 };
 struct WeightLanes {
     vi bytes;
@@ -102,7 +100,9 @@ struct WeightLanes {
         even = (vi)((bytes << 8) >> 8);
         odd = (vi)(bytes >> 8);
     }
-    PS_INLINE vi dot(vi acc, const ActLanes& a) const { return acc + (madd_pairs(even, a.even) + madd_pairs(odd, a.odd)); }
+    PS_INLINE vi dot(vi acc, const ActLanes& a) const {
+        return acc + (madd_pairs(even, a.even) + madd_pairs(odd, a.odd));
+    }
 };
 #else
 struct ActLanes {
@@ -123,8 +123,8 @@ struct WeightLanes {
 // acc holds the integer sums of R rows, the low plane's after the high plane's; scales them and hands them to the fp32
 // epilogue.
 template <int R>
-static PS_INLINE void finish_tile_i8(const vi (&acc)[kPlanes * R][NV], const MatrixI8& w, int64_t p, const float* row_scales,
-                                     const Output& to) {
+static PS_INLINE void finish_tile_i8(const vi (&acc)[kPlanes * R][NV], const MatrixI8& w, int64_t p,
+                                     const float* row_scales, const Output& to) {
     vf value[R][NV];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
@@ -143,7 +143,8 @@ static PS_INLINE void finish_tile_i8(const vi (&acc)[kPlanes * R][NV], const Mat
 template <int R>
 static void tile_i8(const RowsI8& a, int64_t row, const MatrixI8& w, int64_t p, const Output& to) {
     const int64_t groups = padded_k(w.k) / 4, lda = a.stride;
-    const uint8_t *x = a.values + row * lda, *x3 = x + 3 * lda, *x6 = x + 6 * lda, *x9 = x + 9 * lda, *x12 = x + 12 * lda;
+    const uint8_t *x = a.values + row * lda, *x3 = x + 3 * lda, *x6 = x + 6 * lda, *x9 = x + 9 * lda,
+                  *x12 = x + 12 * lda;
     const int64_t plane = plane_bytes(w.k);
     const int8_t* b = w.panels + p * groups * 4 * NR;
     vi acc[kPlanes * R][NV] = {};
@@ -174,11 +175,13 @@ namespace ps {
 // does not guess that the next one follows.
 static PS_INLINE void prefetch_panel_part(const MatrixI8& w, int64_t p, int64_t row, int64_t rows, int64_t m) {
     const int64_t bytes = padded_k(w.k) * NR;
-    for (int64_t at = bytes * row / m / 64 * 64; at < bytes * (row + rows) / m; at += 64) prefetch(w.panels + p * bytes + at);
+    for (int64_t at = bytes * row / m / 64 * 64; at < bytes * (row + rows) / m; at += 64)
+        prefetch(w.panels + p * bytes + at);
 }
 
 // This thread's panels of C.
-static void gemm_i8(const Team& team, const RowsI8& a, int64_t m, const MatrixI8& w, Epilogue epilogue, float* c, int64_t ldc) {
+static void gemm_i8(const Team& team, const RowsI8& a, int64_t m, const MatrixI8& w, Epilogue epilogue, float* c,
+                    int64_t ldc) {
     const int64_t outputs = panel_outputs(epilogue), n_out = epilogue == Epilogue::kSiluMul ? w.n / 2 : w.n;
     const Range mine = team.share((n_out + outputs - 1) / outputs);
     const bool amx = amx_ready() && m >= kAmxRows;
@@ -196,7 +199,8 @@ static void gemm_i8(const Team& team, const RowsI8& a, int64_t m, const MatrixI8
                 if (amx) {
                     tile_amx(a, row, rows, w, p, to.at_row(row));
                 } else {
-                    with_rows<kIntRows>(rows, [&](auto r) { tile_i8<decltype(r)::value>(a, row, w, p, to.at_row(row)); });
+                    with_rows<kIntRows>(rows,
+                                        [&](auto r) { tile_i8<decltype(r)::value>(a, row, w, p, to.at_row(row)); });
                 }
             }
         }

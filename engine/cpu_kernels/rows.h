@@ -89,7 +89,8 @@ static inline float quantize_row(const float* x, int64_t n, uint8_t* out) {
         const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(128)), 8);
         const __m512i low = _mm512_sub_epi32(q, _mm512_slli_epi32(high, 8));
         _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm512_cvtepi32_epi8(_mm512_add_epi32(high, offset)));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(low_plane + i), _mm512_cvtepi32_epi8(_mm512_add_epi32(low, offset)));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(low_plane + i),
+                         _mm512_cvtepi32_epi8(_mm512_add_epi32(low, offset)));
     }
 #endif
     for (; i < n; ++i) put(i, static_cast<int32_t>(std::nearbyint(x[i] * inverse)));

@@ -42,7 +42,14 @@ class Schedule {
             for (int64_t from = (queries - 1) / tile * tile; from >= 0; from -= tile) {
                 const int64_t count = queries - from < tile ? queries - from : tile, first = context - queries + from;
                 for (int32_t h = 0; h < model.kv_heads; ++h) {
-                    Unit unit{static_cast<int32_t>(s), h, first, count, -1, (first + count + kSplit - 1) / kSplit, state_floats, num_joins};
+                    Unit unit{static_cast<int32_t>(s),
+                              h,
+                              first,
+                              count,
+                              -1,
+                              (first + count + kSplit - 1) / kSplit,
+                              state_floats,
+                              num_joins};
                     if (!share) {
                         units.push_back(unit);
                         continue;

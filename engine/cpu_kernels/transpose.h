@@ -27,7 +27,8 @@ static PS_INLINE void transpose_16(const float* const* rows, int64_t at, float* 
     // a[4g + c], lane l: elements 4l + c of rows 4g..4g+3.
 #pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
-        const __m512 even01 = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x88), odd01 = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xdd);
+        const __m512 even01 = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x88),
+                     odd01 = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xdd);
         const __m512 even23 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x88);
         const __m512 odd23 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xdd);
         _mm512_storeu_ps(out + c * stride, _mm512_shuffle_f32x4(even01, even23, 0x88));
