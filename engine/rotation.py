@@ -5,8 +5,8 @@ leaves the rest a handful of steps. Nothing in the decoder asks for that basis: 
 channels are spread over all (QuaRot: Ashkboos et al. 2024, the part of it that can be done beforehand). RMSNorm
 commutes with Q once its gammas are folded into the linear layers behind it.
 
-Balance. The input of down, silu(gate) * up, has large channels too. Behind a nonlinearity, each of them can
-only be scaled, by dividing a row of up and multiplying a column of down (SmoothQuant: Xiao et al. 2023).
+Balance. The input of down, silu(gate) * up, has large channels too. It comes out of a nonlinearity, so its channels
+cannot be mixed, only scaled: a row of up is divided, a column of down multiplied (SmoothQuant: Xiao et al. 2023).
 
 Queries, keys and values do not change: replicas that rotate and replicas that do not can hand KV to each other. That is
 why the value heads are not rotated.
