@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any, TextIO
 
-from cli.http_client import ServerError, chat_events, get_json
+from cli.http_client import ServerError, chat_events, served_models
 
 
 def ask(
@@ -16,11 +16,11 @@ def ask(
 ) -> None:
     """Print the answer to `question`, then one line of figures. Raises `ServerError`."""
     api_key = os.environ.get("OPENAI_API_KEY")
-    models = get_json(url, "/v1/models", timeout_s=timeout_s)["data"]
+    models = served_models(url, timeout_s=timeout_s)
     if not models:
         raise ServerError(f"{url} serves no model")
     body: dict[str, Any] = {
-        "model": models[0]["id"],
+        "model": models[0],
         "messages": [{"role": "user", "content": question}],
         "temperature": temperature,
         "stream_options": {"include_usage": True},

@@ -29,11 +29,11 @@ def chat_events(url: str, body: dict[str, Any], *, api_key: str | None, timeout_
                 data = line[5:].strip()
                 if data == "[DONE]":
                     return
-                event = json.loads(data)
+                event = _json(data, url)
                 if "error" in event:
                     raise ServerError(str(event["error"].get("message", event["error"])))
                 yield event
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ServerError(f"{url}: {error or type(error).__name__}") from error
 
 
@@ -41,11 +41,27 @@ def get_json(url: str, path: str, *, timeout_s: float = 5.0) -> Any:
     """A GET that answers JSON. Raises `ServerError`."""
     try:
         response = httpx.get(f"{url}{path}", timeout=timeout_s)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ServerError(f"{url}: {error or type(error).__name__}") from error
     if response.status_code != 200:
         raise ServerError(f"{response.status_code}: {_message(response)}")
-    return response.json()
+    return _json(response.text, f"{url}{path}")
+
+
+def served_models(url: str, *, timeout_s: float) -> list[str]:
+    """Names of the models that the server at `url` serves. Raises `ServerError`, also when that is no such server."""
+    listed = get_json(url, "/v1/models", timeout_s=timeout_s)
+    try:
+        return [str(model["id"]) for model in listed["data"]]
+    except (KeyError, TypeError) as error:
+        raise ServerError(f"{url} is not an OpenAI-compatible server: /v1/models lists no models") from error
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ServerError(f"{where}: the answer is not JSON: {text[:60]!r}") from error
 
 
 def _message(response: httpx.Response) -> str:

@@ -1,0 +1,60 @@
+"""What the command line says when the other end is no server of ours: one sentence, never a traceback."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from cli.http_client import ServerError, chat_events, get_json, served_models
+
+
+@pytest.fixture
+def answering() -> Iterator[Any]:
+    """A server whose answer to everything is `answering.body`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(self.server.body)  # type: ignore[attr-defined]
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.do_GET()
+
+        def log_message(self, *words: object) -> None:
+            return
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "url", ["nowhere", "http://::1:8000", "http://127.0.0.1:port", "http://127.0.0.1:1", "ftp://x"]
+)
+def test_a_url_that_leads_nowhere(url: str) -> None:
+    with pytest.raises(ServerError):
+        get_json(url, "/v1/models")
+    with pytest.raises(ServerError):
+        list(chat_events(url, {}, api_key=None, timeout_s=5))
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"", b"null", b"[]", b"{}", b'{"data": 1}', b'{"data": [{}]}', b"\xff"])
+def test_an_answer_of_another_kind(answering: Any, body: bytes) -> None:
+    answering.body = body
+    with pytest.raises(ServerError):
+        served_models(f"http://127.0.0.1:{answering.server_port}", timeout_s=5)
+
+
+def test_a_stream_of_another_kind(answering: Any) -> None:
+    answering.body = b"data: <html>\n\n"
+    with pytest.raises(ServerError, match="not JSON"):
+        list(chat_events(f"http://127.0.0.1:{answering.server_port}", {}, api_key=None, timeout_s=5))
