@@ -12,6 +12,7 @@ model = "smollm2-135m"
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="K=V", help="one setting, e.g. slo.ttft_s=2")
     parser.add_argument("--quantization", choices=("none", "int8"), help="short for --set engine.quantization=...")
     parser.add_argument("--threads", type=int, help="CPU threads of each replica (default: divided evenly)")
+
+
+def _check_targets(slo: Slo) -> None:
+    """Every decision is made for these. Raises `ConfigError`: NaN would be true of no comparison."""
+    for name in slo.__struct_fields__:
+        if not 0.0 < getattr(slo, name) < math.inf:
+            raise ConfigError(f"slo.{name} must be a positive number of seconds", param=f"slo.{name}")
 
 
 class Settings:
@@ -90,7 +98,7 @@ class Settings:
     def router(self, *, fixed: dict[str, Any] | None = None) -> RouterConfig:
         """The config of the router; `fixed` wins over everything."""
         build(ClusterCoreConfig, [self.table("cluster")])
-        build(Slo, [self.table("slo")])
+        _check_targets(build(Slo, [self.table("slo")]))
         layers = [
             {"model": self.model, "slo": self.table("slo"), "cluster": self.table("cluster")},
             self.table("router"),
