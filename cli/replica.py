@@ -9,6 +9,7 @@ import sys
 import msgspec
 
 from cli.settings import Settings, add_arguments
+from cli.supervisor import module_command
 from contracts.phase import Role
 
 
@@ -29,4 +30,4 @@ def run(words: list[str]) -> int:
         fixed={name: value for name, value in fixed.items() if value is not None},
     )
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "replica", msgspec.json.encode(config).decode()])
+    os.execv(sys.executable, module_command("replica", msgspec.json.encode(config).decode()))

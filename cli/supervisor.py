@@ -128,6 +128,14 @@ def _send(child: Child, number: signal.Signals) -> None:
             child.process.send_signal(number)
 
 
+def module_command(module: str, *words: str) -> list[str]:
+    """The argv that runs one of our modules with this very interpreter.
+
+    -P: the folder the user happens to be in may hold a `replica/` or `cli.py` of its own, which must not be run.
+    """
+    return [sys.executable, "-P", "-m", module, *words]
+
+
 def own_command(*words: str) -> list[str]:
-    """The argv that runs `phaseserve words...` with this very interpreter."""
-    return [sys.executable, "-m", "cli", *words]
+    """The argv that runs `phaseserve words...`."""
+    return module_command("cli", *words)

@@ -18,9 +18,10 @@ from typing import Any
 import msgspec
 
 from cli.chat import ask
+from cli.front import front_url, require_free
 from cli.http_client import ServerError, get_json
 from cli.settings import Settings, add_arguments
-from cli.supervisor import Child, ChildFailedError, Supervisor, own_command
+from cli.supervisor import Child, ChildFailedError, Supervisor, module_command, own_command
 from contracts.errors import ConfigError
 from contracts.phase import Role
 from engine.checkpoint.resolve import resolve_model
@@ -63,9 +64,11 @@ class Deployment:
         self._arguments = arguments
         self._supervisor = Supervisor()
         self._endpoints: dict[str, str] = {}
+        self._watches: set[asyncio.Task[None]] = set()
         fixed = {name: getattr(arguments, name) for name in ("host", "port") if getattr(arguments, name) is not None}
         self._front = settings.router(fixed={**fixed, "replicas": ["tcp://127.0.0.1:1"]})
-        self.url = f"http://{self._front.host}:{self._front.port}"
+        require_free(self._front.host, self._front.port)
+        self.url = front_url(self._front.host, self._front.port)
 
     async def run(self, stop: asyncio.Event) -> int:
         """Start, serve until `stop` or a failure that restarts do not mend, end everything. The exit code."""
@@ -81,9 +84,10 @@ class Deployment:
             print(f"phaseserve up: {error}", file=sys.stderr)
             return 1
         finally:
-            for task in (stopping, serving):
+            ours = (stopping, serving, *self._watches)
+            for task in ours:
                 task.cancel()
-            await asyncio.gather(stopping, serving, return_exceptions=True)
+            await asyncio.gather(*ours, return_exceptions=True)
             await self._supervisor.stop(["router"], GRACE_S)
             await self._supervisor.stop(list(self._roles), GRACE_S)
 
@@ -95,6 +99,7 @@ class Deployment:
         started = [await self._start_replica(name) for name in self._roles]
         for child in started:
             self._endpoints[child.name] = await self._supervisor.wait_ready(child, READY_S)
+        require_free(self._front.host, self._front.port)  # else somebody else's answer would be taken for our router's
         router = await self._start_router()
         await self._wait_front(router)
         print(f"PhaseServe is ready on {self.url} ({', '.join(f'{n}: {r}' for n, r in self._roles.items())})")
@@ -110,7 +115,7 @@ class Deployment:
         if self._arguments.engine:
             fixed["kind"] = self._arguments.engine
         config = self._settings.replica(replica_id=name, role=self._roles[name], fixed=fixed)
-        argv = [sys.executable, "-m", "replica", msgspec.json.encode(config).decode()]
+        argv = module_command("replica", msgspec.json.encode(config).decode())
         return await self._supervisor.start(name, argv, env={"OMP_NUM_THREADS": str(threads)})
 
     async def _start_router(self) -> Child:
@@ -147,7 +152,8 @@ class Deployment:
             print(f"phaseserve up: the question failed: {error}", file=sys.stderr, flush=True)
 
     async def _mend(self, child: Child) -> None:
-        """Start an ended replica again on its port. Raises `ChildFailedError` for the router, or too many ends."""
+        """Start an ended replica again on its port, where the router finds it; does not wait until it is ready, so that
+        an end before that is one more end. Raises `ChildFailedError` for the router, or too many ends."""
         now = time.monotonic()
         code = child.process.returncode
         child.restarts[:] = [at for at in child.restarts if now - at < RESTART_WINDOW_S] + [now]
@@ -155,8 +161,18 @@ class Deployment:
             raise ChildFailedError(f"{child.name} ended with code {code}")
         print(f"phaseserve up: {child.name} ended with code {code}, starting it again", file=sys.stderr, flush=True)
         port = int(self._endpoints[child.name].rsplit(":", 1)[1])
-        again = await self._start_replica(child.name, port)
-        self._endpoints[child.name] = await self._supervisor.wait_ready(again, READY_S)
+        watch = asyncio.create_task(self._end_unless_ready(await self._start_replica(child.name, port)))
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+
+    async def _end_unless_ready(self, child: Child) -> None:
+        """A replica that hangs while it loads ends after `READY_S`, and is then started again like any other."""
+        try:
+            await self._supervisor.wait_ready(child, READY_S)
+        except ChildFailedError as error:
+            if child.process.returncode is None:
+                print(f"phaseserve up: {error}", file=sys.stderr, flush=True)
+                child.process.kill()
 
 
 async def _main(deployment: Deployment) -> int:

@@ -79,6 +79,43 @@ def test_a_killed_replica_is_started_again_and_serves(start: Any) -> None:
         assert server.completion("again", max_tokens=3)["usage"]["completion_tokens"] <= 3
 
 
+def test_a_replica_killed_again_before_it_is_ready_is_started_once_more(start: Any) -> None:
+    with start(MODEL, "--alternating", "1", *FAKE) as server:
+        killed: set[int] = set()
+
+        def kill_next() -> bool:
+            for pid in pids_of(server.process.pid):
+                with contextlib.suppress(OSError):
+                    if pid not in killed and is_replica(pid):
+                        os.kill(pid, signal.SIGKILL)
+                        killed.add(pid)
+            return len(killed) == 3
+
+        eventually(kill_next)
+        eventually(lambda: sum("starting it again" in line for line in server.log) == 3)
+        eventually(lambda: sum("joined (alternating)" in line for line in server.log) == 2)
+        assert server.completion("again", max_tokens=3)["usage"]["completion_tokens"] <= 3
+
+
+def test_a_folder_with_modules_of_our_names_is_no_matter(tmp_path: Path, tiny_model: Path) -> None:
+    for name in ("cli", "replica", "router", "contracts", "engine"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not ours')\n")
+    script = Path(sys.executable).with_name("phaseserve")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        words = [str(script), "up", "--model", str(tiny_model), "--port", str(port), "--alternating", "1", *FAKE]
+        process = subprocess.Popen(words, cwd=tmp_path, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        eventually(lambda: "is ready on" in log.read_text() or process.poll() is not None, 60)
+        assert process.poll() is None, log.read_text()
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(45) in {0, 1}
+
+
 def test_children_do_not_outlive_a_killed_parent(start: Any) -> None:
     with start(MODEL, "--alternating", "1", *FAKE) as server:
         children = pids_of(server.process.pid)
@@ -94,6 +131,11 @@ def test_children_do_not_outlive_a_killed_parent(start: Any) -> None:
         ((), "--alternating N"),
         (("--alternating", "-1"), "--alternating N"),
         (("--alternating", "1", "--set", "slo.ttft=1"), "ttft"),
+        (("--alternating", "1", "--set", "slo.ttft_s=-1"), "slo.ttft_s"),
+        (("--alternating", "1", "--set", "slo.tpot_s=nan"), "slo.tpot_s"),
+        (("--alternating", "1", "--set", "slo.tpot_s=inf"), "slo.tpot_s"),
+        (("--alternating", "1", "--port", "0"), "port 0"),
+        (("--alternating", "1", "--host", "203.0.113.7"), "203.0.113.7"),
         (("--alternating", "1", "--set", "scheduling.max_running=0"), "max_running"),
         (("--alternating", "1", "--set", "nonsense.a=1"), "nonsense"),
         (("--alternating", "1", "--set", "engine.kv_bytes=lots"), "kv_bytes"),
@@ -118,12 +160,13 @@ def test_a_truncated_model_is_refused_by_file_and_reason(tiny_model: Path, tmp_p
     assert "bytes" in done.stderr
 
 
-def test_a_port_in_use_is_named() -> None:
+def test_a_port_in_use_is_named_before_anything_starts() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         done = run_up("--alternating", "1", "--port", str(port), *FAKE)
-    assert done.returncode != 0
-    assert str(port) in done.stdout + done.stderr
+    assert done.returncode == 2
+    assert str(port) in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
+    assert "r0" not in done.stdout
