@@ -57,8 +57,6 @@ def assemble_engine(
         torch.set_num_threads(config.threads)
     max_context = _max_context(config, spec)
     weights = load_weights(spec, weight_files, device, TORCH_DTYPES[dtype])
-    if config.quantization == "int8":
-        weights = rotate_for_int8(weights, spec)
     rope = build_rope_table(spec, max_context, device)
     layout = KVLayout(
         num_layers=spec.num_layers,
@@ -131,6 +129,9 @@ def _executor(
         if config.executor == "native":
             raise ConfigError(f"executor native: {reason}", param="executor")
         logger.info("no native executor: %s", reason)
+    if config.quantization == "int8":
+        # Its activations have 8 bits, one scale a row. The native executor's have 16 and gain nothing by a rotation.
+        weights = rotate_for_int8(weights, spec)
     make_linear = choose_linear(device, TORCH_DTYPES[kv_cache.layout.dtype], config.quantization)
     attention = SdpaAttention(kv_cache.layout.block_size)
     return TorchExecutor(weights, spec, rope, kv_cache, make_linear, attention), "torch"
