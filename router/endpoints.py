@@ -47,13 +47,15 @@ def build_routes(served: Served) -> APIRouter:
     """All routes over one `Served`."""
     routes = APIRouter()
 
-    @routes.post("/v1/chat/completions")
+    # Plain Starlette routes where time to first token counts: FastAPI's would look for parameters to inject first.
     async def chat_completions(request: Request) -> Response:
         return await _generate(request, served, Endpoint.CHAT)
 
-    @routes.post("/v1/completions")
     async def completions(request: Request) -> Response:
         return await _generate(request, served, Endpoint.COMPLETIONS)
+
+    routes.add_route("/v1/chat/completions", chat_completions, methods=["POST"])
+    routes.add_route("/v1/completions", completions, methods=["POST"])
 
     @routes.get("/v1/models")
     async def models() -> Response:

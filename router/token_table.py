@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -74,8 +73,9 @@ class TokenTable:
     """Bytes and label of every token id.
 
     `pieces[id]` is None for special tokens (they are no text) and for ids without a token. `texts[id]` is the text of
-    a token that is whole characters (empty where there is no text), else None. `is_tabled` is false for
-    the rare tokenizers whose decoder looks at more than one token; those are decoded through the tokenizer itself.
+    a token that is whole characters (empty where there is no text), else None. No token stands for more characters
+    than `longest_token_chars`. `is_tabled` is false for the rare tokenizers whose decoder looks at more than one token;
+    those are decoded through the tokenizer itself.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -88,6 +88,7 @@ class TokenTable:
         self._strings: list[str | None] = [None] * self.size
         for token, token_id in vocab.items():
             self._strings[token_id] = token
+        self.longest_token_chars = max(map(len, vocab), default=1)
         added = tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         to_bytes = _byte_level if kind.is_byte_level else _sentencepiece
@@ -96,11 +97,6 @@ class TokenTable:
             for token_id, token in enumerate(self._strings)
         ]
         self.texts = [_whole_text(piece) for piece in self.pieces]
-
-    @cached_property
-    def longest_token_chars(self) -> int:
-        """No token stands for more characters of text than this."""
-        return max((len(token) for token in self._strings if token is not None), default=1)
 
     def raw(self, token_id: int) -> bytes:
         """The bytes a token stands for; a special token's own spelling."""
