@@ -2,6 +2,13 @@
 
 A tap between router and replica notes when frames pass, so what the router adds is a difference of two times of the
 same request, not of two runs. A second run without any router is shown beside it.
+
+Added to a token: from the moment its frame reaches the tap to the moment the client has read the text it completes.
+The way from the tap to the router, the client's own reading and, because all tokens of a step come in one frame, the
+work on the other streams of that frame are in it. Added to TTFT: the same for the first token, and from the client's
+sending the request to its reaching the tap. CPU a token: all CPU time of the router's process during the load, its
+requests and idle heartbeats included, over the tokens. With `--replicas 2` the replicas alternate (one `alternating`
+macro instance, the default deployment), so a frame carries half of the streams.
 """
 
 from __future__ import annotations
@@ -11,6 +18,7 @@ import asyncio
 import statistics
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -35,10 +43,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4, help="requests of each stream, one after the other")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--step-ms", type=float, default=50.0, help="how long each step of the fake engine takes")
+    parser.add_argument("--replicas", type=int, default=1, help="more than one: alternating ones (default 1, mixed)")
     parser.add_argument("--model", default="smollm2-135m", help="whose tokenizer is used")
     parser.add_argument("--logs", type=Path, help="where logs go (default: a temporary folder)")
     words = parser.parse_args()
-    setup = Setup(words.streams, words.step_ms / 1000, words.model, Role.MIXED)
+    role = Role.MIXED if words.replicas == 1 else Role.ALTERNATING
+    setup = Setup(words.streams, words.step_ms / 1000, words.model, role)
     period_s = words.max_tokens * setup.step_s
     load = Load(words.streams, words.rounds, words.max_tokens, stagger_s=period_s / words.streams)
     with tempfile.TemporaryDirectory() as folder:
@@ -48,8 +58,9 @@ def main() -> None:
         print(
             f"{load.streams} streams, {load.rounds} requests each, {load.max_tokens} tokens, step {words.step_ms} ms\n"
         )
-        _print_direct(asyncio.run(_direct(setup, load, logs)))
-        _through_router(setup, load, logs)
+        if role is Role.MIXED:
+            _print_direct(asyncio.run(_direct(setup, load, logs)))
+        _through_router(setup, load, logs, words.replicas)
 
 
 async def _direct(setup: Setup, load: Load, logs: Path) -> list[Seen]:
@@ -57,18 +68,21 @@ async def _direct(setup: Setup, load: Load, logs: Path) -> list[Seen]:
         return await direct_load(load, endpoint)
 
 
-def _through_router(setup: Setup, load: Load, logs: Path) -> None:
+def _through_router(setup: Setup, load: Load, logs: Path, num_replicas: int) -> None:
     files = resolve_model(setup.model)
-    notes = logs / "tap.msgpack"
-    with running_replica(setup, logs) as replica:
-        with running_tap(replica, notes, logs) as tap, running_router(setup, tap, free_port(), logs) as stack:
+    notes = [logs / f"tap{i}.msgpack" for i in range(num_replicas)]
+    with ExitStack() as replicas:
+        endpoints = [replicas.enter_context(running_replica(setup, logs, f"bench{i}")) for i in range(num_replicas)]
+        with ExitStack() as others:
+            taps = [others.enter_context(running_tap(*pair)) for pair in zip(endpoints, notes, strict=True)]
+            stack = others.enter_context(running_router(setup, taps, free_port(), logs))
             cpu_before, busy_before = cpu_seconds(stack.router_pid), busy_seconds()
             seen = asyncio.run(http_load(load, stack.url, files.name))
             cpu_s = cpu_seconds(stack.router_pid) - cpu_before
             busy_s = busy_seconds() - busy_before
-        passed = msgspec.msgpack.decode(notes.read_bytes(), type=list[Passed])
+        passed = [msgspec.msgpack.decode(note.read_bytes(), type=list[Passed]) for note in notes]
     tokenizer = Tokenizer.from_file(str(files.tokenizer_file))
-    tokens = read_tap(passed, NAME_LENGTH)
+    tokens = {name: sequence for one in passed for name, sequence in read_tap(one, NAME_LENGTH).items()}
     added = added_by_router(seen, tokens, lambda ids: tokenizer.decode(ids, skip_special_tokens=True))
     print("through the router, HTTP streams:")
     _print_seen(seen)

@@ -46,11 +46,11 @@ class Stack:
 
 
 @contextlib.contextmanager
-def running_replica(setup: Setup, logs: Path) -> Iterator[str]:
+def running_replica(setup: Setup, logs: Path, replica_id: str = "bench") -> Iterator[str]:
     """A replica with the fake engine, whose steps all take `step_s`. Yields its control endpoint."""
     cost = StepCost(a0=setup.step_s, a1=1e-7, b0=0.0, b1=0.0, b2=0.0, b3=0.0)
     config = ReplicaConfig(
-        replica_id="bench",
+        replica_id=replica_id,
         role=setup.role,
         kind="fake",
         fake=FakeConfig(cost=cost),
@@ -58,22 +58,23 @@ def running_replica(setup: Setup, logs: Path) -> Iterator[str]:
         parent_pid=os.getpid(),
     )
     argv = [sys.executable, "-m", "replica", msgspec.json.encode(config).decode()]
-    with _process(argv, logs / "replica.log") as process:
+    with _process(argv, logs / f"{replica_id}.log") as process:
         yield _announced(process, REPLICA_READY_MARK, "the replica")
 
 
 @contextlib.contextmanager
-def running_tap(endpoint: str, notes: Path, logs: Path) -> Iterator[str]:
+def running_tap(endpoint: str, notes: Path) -> Iterator[str]:
     """A tap before `endpoint`. Yields the endpoint for the router; `notes` exists after the `with`."""
     argv = [sys.executable, "-m", "experiments.router_bench.tap", endpoint, str(notes)]
-    with _process(argv, logs / "tap.log") as process:
+    with _process(argv, notes.with_suffix(".log")) as process:
         yield _announced(process, TAP_READY_MARK, "the tap")
 
 
 @contextlib.contextmanager
-def running_router(setup: Setup, endpoint: str, port: int, logs: Path) -> Iterator[Stack]:
-    """A router over one replica, once it is ready."""
-    argv = [sys.executable, "-m", "cli", "router", "--model", setup.model, "--port", str(port), "--replica", endpoint]
+def running_router(setup: Setup, endpoints: list[str], port: int, logs: Path) -> Iterator[Stack]:
+    """A router over these replicas, once it is ready."""
+    argv = [sys.executable, "-m", "cli", "router", "--model", setup.model, "--port", str(port)]
+    argv += [word for endpoint in endpoints for word in ("--replica", endpoint)]
     url = f"http://127.0.0.1:{port}"
     with _process(argv, logs / "router.log") as process:
         deadline = time.monotonic() + READY_S
