@@ -240,7 +240,11 @@ class ReplicaLoop:
     # --- time
 
     def _check_routers(self, now: float, late_s: float) -> None:
-        """Give up routers that fell silent. When it was us who stood still, their messages are still to be read."""
+        """Give up routers that fell silent. When it was us who stood still, their messages are still to be read.
+
+        Their requests are cancelled after the goodbye and unseen by them: a router that comes back learns that it lost
+        this replica, not that its clients, who may well be there, have left.
+        """
         limit_s = self._config.router_silence_s
         if late_s > limit_s / 2:
             log.warning("stood still for %.1f s", late_s)
@@ -248,8 +252,6 @@ class ReplicaLoop:
                 session.heard_s = now
         for session in self.routers.sessions.silent(now, limit_s):
             self.routers.counters.silent += 1
-            for core_id in list(session.requests.values()):
-                self._feed(ClientGone(core_id))
             self.routers.goodbye(session.identity, f"silent for {limit_s:g} s: say hello again")
             self.routers.give_up(session, f"silent for {limit_s:g} s")
 
