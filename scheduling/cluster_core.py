@@ -23,7 +23,7 @@ from contracts.cluster_io import (
     TimePassed,
     ViewReported,
 )
-from contracts.errors import DeadlineExceeded, InvalidRequest, InvalidTransition, Overloaded, Unavailable, error_from
+from contracts.errors import DeadlineExceeded, InvalidTransition, Overloaded, Unavailable, error_from
 from contracts.plan import Decision
 from scheduling.cluster_leases import renew_leases
 from scheduling.cluster_placement import Placement
@@ -111,7 +111,7 @@ class ClusterCore:
             return
         too_large = place.too_large(record)
         if too_large is not None:
-            place.refuse(record, InvalidRequest(too_large, param="prompt"))
+            place.refuse(record, too_large)
             return
         place.place_or_pend(record)
 

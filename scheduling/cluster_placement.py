@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from contracts.cluster_io import CancelOn, ClientRequestArrived, ClusterAction, Dispatch, RefuseRequest
-from contracts.errors import Overloaded, PhaseServeError, Unavailable
+from contracts.errors import InvalidRequest, Overloaded, PhaseServeError, Unavailable
 from contracts.phase import Layout
 from contracts.plan import Decision, Outcome, Plan
 from contracts.views import ReplicaView
@@ -151,13 +151,19 @@ class Placement:
         if outcome.finish in {"stop", "length"}:
             self._outputs.observe(outcome.output_tokens // max(1, record.asked.num_sequences))
 
-    def too_large(self, record: RequestRecord) -> str | None:
-        """Why no live replica could ever hold the prompt, or None."""
-        tokens = record.asked.prompt_tokens + 1
-        capacity = max((r.view.num_blocks * r.view.block_size for r in self.fleet if r.placeable), default=0)
-        if tokens <= capacity:
-            return None
-        return f"prompt of {record.asked.prompt_tokens} tokens exceeds the largest KV cache of {capacity} tokens"
+    def too_large(self, record: RequestRecord) -> InvalidRequest | None:
+        """Why no live replica could ever take the request, or None."""
+        asked = record.asked
+        able = [replica for replica in self.fleet if replica.placeable]
+        capacity = max((replica.view.num_blocks * replica.view.block_size for replica in able), default=0)
+        if asked.prompt_tokens + 1 > capacity:
+            message = f"prompt of {asked.prompt_tokens} tokens exceeds the largest KV cache of {capacity} tokens"
+            return InvalidRequest(message, param="prompt")
+        room = max((replica.identity.max_waiting for replica in able), default=0)
+        if asked.num_sequences > room:
+            message = f"{asked.num_sequences} choices for one prompt; no replica takes more than {room} at once"
+            return InvalidRequest(message, param="n")
+        return None
 
     def unavailable(self, why: str) -> Unavailable:
         """503 with the configured time to try again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from contracts.cluster_io import ClusterAction, Dispatch, RefuseRequest, TimePassed, ViewReported
@@ -18,6 +19,30 @@ def dispatches(actions: list[ClusterAction]) -> list[tuple[str, str]]:
 
 def refusals(actions: list[ClusterAction]) -> list[tuple[str, int]]:
     return [(action.request_id, action.error.status) for action in actions if isinstance(action, RefuseRequest)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"prompt_tokens": 999}, None),
+        ({"prompt_tokens": 1000}, "prompt"),
+        ({"num_sequences": 8}, None),
+        ({"num_sequences": 9}, "n"),
+    ],
+)
+def test_what_no_replica_could_ever_take_is_refused_at_once(
+    cluster: Any, changes: dict[str, int], param: str | None
+) -> None:
+    """Replicas with 1000 tokens of KV and room for 8: as idle as they are, waiting would not help."""
+    core = cluster.core()
+    for replica_id in ("a", "b"):
+        joined = cluster.joined(replica_id, block_size=1)
+        few = msgspec.structs.replace(joined.identity, max_waiting=8 if replica_id == "a" else 4)
+        core.handle(msgspec.structs.replace(joined, identity=few), 0.0)
+    actions = core.handle(cluster.arrived("r", **{"prompt_tokens": 10} | changes), 0.0)
+    refused = [action.error for action in actions if isinstance(action, RefuseRequest)]
+    assert [(error.status, error.param) for error in refused] == ([] if param is None else [(400, param)])
+    assert core.pending_count == 0
 
 
 def order(core: ClusterCore, now: float) -> tuple[list[str], list[str]]:
