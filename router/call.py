@@ -28,12 +28,14 @@ class SequenceTrack:
     ended: bool = False
     usage: SequenceUsage | None = None
 
-    def tokens_arrived(self, num_new: int, now: float) -> None:
-        """An output with tokens arrived."""
+    def tokens_arrived(self, num_new: int, now: float) -> float | None:
+        """An output with tokens arrived. Seconds since the one before, None for the first."""
+        gap_s = None if self.first_s is None else now - self.last_s
         if self.first_s is None:
             self.first_s = now
         self.last_s = now
         self.num_tokens += num_new
+        return gap_s
 
 
 @dataclass(slots=True, eq=False)

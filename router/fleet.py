@@ -51,7 +51,6 @@ from router.token_table import TokenTable
 from scheduling.cluster_core import ClusterCore
 
 log = logging.getLogger("phaseserve.router")
-
 _GAVE_UP = frozenset({FinishReason.ERROR, FinishReason.CANCELLED})
 
 
@@ -174,8 +173,7 @@ class Fleet:
         now = time.monotonic()
         stopped: list[str] = []
         for output in outputs:
-            known = self._flights.at(link.replica_id, output.request_id)
-            if known is None:
+            if (known := self._flights.at(link.replica_id, output.request_id)) is None:
                 continue
             if output.finish is not None and output.finish in _GAVE_UP:
                 gave_up = Unavailable(f"replica {link.replica_id} gave the request up").info()
@@ -212,10 +210,8 @@ class Fleet:
         track = flight.tracks[i]
         is_first = track.first_s is None and bool(output.token_ids)
         if output.token_ids:
-            self._metrics.tokens.num_tokens += len(output.token_ids)
-            if track.first_s is not None:
-                self._metrics.tokens.observe_gap(now - track.last_s)
-            track.tokens_arrived(len(output.token_ids), now)
+            num_new = len(output.token_ids)
+            self._metrics.tokens.observe(num_new, track.tokens_arrived(num_new, now))
         stopped = flight.deliver(i, output)
         if is_first:
             self._first_token(flight, now)

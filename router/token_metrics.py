@@ -21,10 +21,12 @@ class TokenMetrics(Collector):
         self._gap_sum_s = 0.0
         self._gap_counts = [0] * len(_LABELS)
 
-    def observe_gap(self, gap_s: float) -> None:
-        """Time from one output of a sequence to its next."""
-        self._gap_sum_s += gap_s
-        self._gap_counts[bisect_left(_GAP_S, gap_s)] += 1
+    def observe(self, num_new: int, gap_s: float | None) -> None:
+        """An output of a sequence with new tokens, `gap_s` after the one before it (None: its first)."""
+        self.num_tokens += num_new
+        if gap_s is not None:
+            self._gap_sum_s += gap_s
+            self._gap_counts[bisect_left(_GAP_S, gap_s)] += 1
 
     def collect(self) -> Iterator[Metric]:
         """As prometheus_client asks for it."""
