@@ -128,7 +128,8 @@ def _executor(
             return NativeCpuExecutor(weights, spec, rope, kv_cache, config.quantization), "native"
         if config.executor == "native":
             raise ConfigError(f"executor native: {reason}", param="executor")
-        logger.info("no native executor: %s", reason)
+        slower = device.type == "cpu"
+        logger.log(logging.WARNING if slower else logging.INFO, "no native executor: %s", reason)
     if config.quantization == "int8":
         # Its activations have 8 bits, one scale a row. The native executor's have 16 and gain nothing by a rotation.
         weights = rotate_for_int8(weights, spec)

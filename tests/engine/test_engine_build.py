@@ -100,6 +100,12 @@ def test_native_is_refused_where_it_cannot_run(make_tiny: Any) -> None:
     assert caught.value.param == "executor"
 
 
+def test_a_cpu_without_the_native_executor_warns(make_tiny: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="engine.build"):
+        build(make_tiny("Llama"), dtype="bfloat16")
+    assert [record.getMessage() for record in caplog.records if "no native executor" in record.getMessage()]
+
+
 def test_the_choice_is_logged_in_one_line(make_tiny: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="engine.build"):
         build(make_tiny("Llama"), executor="torch")
