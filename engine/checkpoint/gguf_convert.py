@@ -21,6 +21,9 @@ from engine.checkpoint.tensor_index import SINGLE_NAME
 CONVERTER_VERSION = 1
 """Part of the cache key: raise it whenever the same GGUF file would be written differently."""
 
+CONVERTED_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", SINGLE_NAME)
+"""Every conversion has all of them, some of which a directory of another origin may lack."""
+
 
 def convert_gguf(gguf: Path, directory: Path) -> None:
     """Write config, tokenizer and dequantised weights into the empty `directory`, and wait until they are on disk.

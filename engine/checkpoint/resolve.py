@@ -12,6 +12,7 @@ from engine.checkpoint.conversion_cache import converted_directory, default_cach
 from engine.checkpoint.digest import model_digest
 from engine.checkpoint.embedded import EMBEDDED, embedded_gguf
 from engine.checkpoint.expected_tensors import check_complete
+from engine.checkpoint.gguf_convert import CONVERTED_FILES
 from engine.checkpoint.model_files import ModelFiles
 from engine.checkpoint.tensor_index import index_directory
 from engine.checkpoint.tokenizer_files import read_tokenizer
@@ -46,6 +47,8 @@ def _from_gguf(name: str, gguf: Path, served_name: str, cache_dir: Path | None) 
     cache = cache_dir or default_cache_dir()
     directory = converted_directory(gguf, cache)
     try:
+        if not all((directory / file).is_file() for file in CONVERTED_FILES):
+            raise ModelError(f"{directory}: the conversion is not complete")
         return _from_directory(name, directory, served_name)
     except ModelError:
         return _from_directory(name, converted_directory(gguf, cache, rebuild=True), served_name)

@@ -13,6 +13,7 @@ import pytest
 
 from contracts.errors import ModelError
 from engine.checkpoint.conversion_cache import converted_directory, default_cache_dir, gguf_digest
+from engine.checkpoint.gguf_convert import CONVERTED_FILES
 from engine.checkpoint.gguf_file import GGUFFile
 from engine.checkpoint.gguf_weights import write_weights
 from engine.checkpoint.resolve import resolve_model
@@ -113,6 +114,12 @@ def test_a_second_resolve_reads_the_cache_and_a_damaged_one_is_made_anew(
     files.weight_files[0].write_bytes(files.weight_files[0].read_bytes()[:-7])
     assert resolve_model(str(gguf), cache_dir=tmp_path) == files
     assert len(conversions) == 2
+    for damaged in CONVERTED_FILES:  # each missing, then each empty, whichever of them other directories may lack
+        file = files.directory / damaged
+        file.unlink()
+        assert resolve_model(str(gguf), cache_dir=tmp_path) == files, damaged
+        file.write_bytes(b"")
+        assert resolve_model(str(gguf), cache_dir=tmp_path) == files, damaged
 
 
 def test_no_space_and_no_permission_are_named(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
