@@ -153,17 +153,15 @@ def reference(engine: Engine) -> dict[int, list[int]]:
 
 
 CASES = {
-    "chunk 1": Case(max_chunk=1, only_to=333),
-    "chunk 7": Case(max_chunk=7),
-    "chunk 16": Case(max_chunk=16),
-    "chunk 128": Case(max_chunk=128),
-    "chunk 512": Case(max_chunk=512),
+    "chunk 1": Case(max_chunk=1, at_once=5, only_to=200),
+    "chunk 7": Case(max_chunk=7, at_once=5, only_to=700),
+    "chunk 16": Case(max_chunk=16, at_once=5),
+    "chunk 128": Case(max_chunk=128, at_once=5),
+    "chunk 512": Case(max_chunk=512, at_once=5),
     "16 at once": Case(at_once=16),
-    "16 at once, chunk 128": Case(at_once=16, max_chunk=128),
     "mixed, 16 at once, chunk 100": Case(role=Role.MIXED, at_once=16, max_chunk=100),
     "mixed, 20 at once, whole": Case(role=Role.MIXED, at_once=20),
-    "prefix cache cold and warm": Case(prefix_cache=True, rounds=2),
-    "prefix cache warm, 16 at once": Case(prefix_cache=True, rounds=2, at_once=16, max_chunk=128),
+    "prefix cache cold and warm, 16 at once": Case(prefix_cache=True, rounds=2, at_once=16, max_chunk=128),
 }
 
 
