@@ -1,7 +1,8 @@
 """The CPU kernels as a shared library: compiled on first use by the system's compiler, kept in the user's cache.
 
-The file name is keyed by everything the code depends on (sources, flags, compiler, CPU), and the file appears by one
-atomic rename: processes that compile at the same time do the work twice, and never load half a file.
+The file name is keyed by everything the code depends on (sources, flags, CPU; not the compiler, so that an image may
+bring the file and no compiler), and the file appears by one atomic rename: processes that compile at the same time do
+the work twice, and never load half a file. A file that was damaged later is compiled again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,19 @@ class NativeKernelError(Exception):
 
 def load_kernels(cache_dir: Path | None = None, compilers: tuple[str, ...] = COMPILERS) -> ctypes.CDLL:
     """The kernels, with argument types declared. Raises `NativeKernelError`."""
-    path = compiled_library(cache_dir or default_cache_dir(), compilers)
+    directory = cache_dir or default_cache_dir()
+    path = compiled_library(directory, compilers)
+    try:
+        return _opened(path)
+    except NativeKernelError:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise NativeKernelError(f"{path} is damaged and cannot be removed: {error.strerror}") from error
+    return _opened(compiled_library(directory, compilers))
+
+
+def _opened(path: Path) -> ctypes.CDLL:
     try:
         library = declare(ctypes.CDLL(str(path)))
     except (OSError, AttributeError) as error:
@@ -68,13 +81,13 @@ def native_kernels() -> ctypes.CDLL:
 
 def compiled_library(cache_dir: Path, compilers: tuple[str, ...] = COMPILERS) -> Path:
     """Path of the compiled kernels, compiling them if the cache has none. Raises `NativeKernelError`."""
+    directory = cache_dir / "native"
+    target = directory / f"cpu-{_key()}.so"
+    if target.is_file():
+        return target
     compiler = next((found for name in compilers if (found := shutil.which(name))), None)
     if compiler is None:
         raise NativeKernelError(f"no C++ compiler found (looked for {', '.join(compilers)})")
-    directory = cache_dir / "native"
-    target = directory / f"cpu-{_key(compiler)}.so"
-    if target.is_file():
-        return target
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".compile-") as scratch:
@@ -101,22 +114,14 @@ def _first_error(output: str) -> str:
     return next((line for line in lines if "error" in line), lines[-1] if lines else "no output")
 
 
-def _key(compiler: str) -> str:
+def _key() -> str:
     digest = hashlib.sha256()
     for path in sorted(SOURCES.iterdir()):
         if path.suffix in {".h", ".cpp"}:
             digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
-    for part in (*FLAGS, compiler, _compiler_version(compiler), platform.machine(), _cpu()):
+    for part in (*FLAGS, platform.machine(), _cpu()):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:24]
-
-
-def _compiler_version(compiler: str) -> str:
-    try:
-        done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=30.0, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NativeKernelError(f"{compiler} did not run: {error}") from error
-    return done.stdout
 
 
 def _cpu() -> str:

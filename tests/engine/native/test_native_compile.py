@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from engine import native_compile
+from engine.checkpoint.conversion_cache import default_cache_dir
 from engine.native_compile import NativeKernelError, compiled_library, load_kernels, native_available
 
 STUB_COMPILER = """#!/bin/sh
-[ "$1" = --version ] && { echo stub 1.0; exit 0; }
 echo compile >> "${0%/*}/calls"
 {body}
 """
@@ -65,6 +65,25 @@ def test_a_library_that_does_not_load(tmp_path: Path) -> None:
     compilers = stub_compiler(tmp_path, 'echo "not a library" > "$out"')
     with pytest.raises(NativeKernelError, match="cannot be loaded"):
         load_kernels(tmp_path / "cache", compilers)
+
+
+def test_a_file_damaged_after_it_was_compiled_is_compiled_again(tmp_path: Path) -> None:
+    reason = native_available()
+    if reason is not None:
+        pytest.skip(reason)
+    good = tmp_path / "good.so"
+    good.write_bytes(compiled_library(default_cache_dir()).read_bytes())
+    compilers = stub_compiler(tmp_path, f'cp {good} "$out"')
+    path = compiled_library(tmp_path / "cache", compilers)
+    for damaged in (b"", path.read_bytes()[:4096]):
+        path.write_bytes(damaged)
+        assert load_kernels(tmp_path / "cache", compilers)
+        assert path.read_bytes() == good.read_bytes()
+
+
+def test_what_was_compiled_needs_no_compiler(tmp_path: Path) -> None:
+    path = compiled_library(tmp_path / "cache", stub_compiler(tmp_path, 'echo library > "$out"'))
+    assert compiled_library(tmp_path / "cache", ("no-such-compiler",)) == path
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
