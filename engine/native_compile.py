@@ -2,7 +2,8 @@
 
 The file name is keyed by everything the code depends on (sources, flags, CPU; not the compiler, so that an image may
 bring the file and no compiler), and the file appears by one atomic rename: processes that compile at the same time do
-the work twice, and never load half a file. A file that was damaged later is compiled again.
+the work twice, and never load half a file. A digest stands behind the library in the same file: one that was damaged
+later is compiled again (loading a truncated library would kill the process).
 """
 
 from __future__ import annotations
@@ -35,19 +36,7 @@ class NativeKernelError(Exception):
 
 def load_kernels(cache_dir: Path | None = None, compilers: tuple[str, ...] = COMPILERS) -> ctypes.CDLL:
     """The kernels, with argument types declared. Raises `NativeKernelError`."""
-    directory = cache_dir or default_cache_dir()
-    path = compiled_library(directory, compilers)
-    try:
-        return _opened(path)
-    except NativeKernelError:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise NativeKernelError(f"{path} is damaged and cannot be removed: {error.strerror}") from error
-    return _opened(compiled_library(directory, compilers))
-
-
-def _opened(path: Path) -> ctypes.CDLL:
+    path = compiled_library(cache_dir or default_cache_dir(), compilers)
     try:
         library = declare(ctypes.CDLL(str(path)))
     except (OSError, AttributeError) as error:
@@ -83,7 +72,7 @@ def compiled_library(cache_dir: Path, compilers: tuple[str, ...] = COMPILERS) ->
     """Path of the compiled kernels, compiling them if the cache has none. Raises `NativeKernelError`."""
     directory = cache_dir / "native"
     target = directory / f"cpu-{_key()}.so"
-    if target.is_file():
+    if _is_whole(target):
         return target
     compiler = next((found for name in compilers if (found := shutil.which(name))), None)
     if compiler is None:
@@ -93,6 +82,7 @@ def compiled_library(cache_dir: Path, compilers: tuple[str, ...] = COMPILERS) ->
         with tempfile.TemporaryDirectory(dir=directory, prefix=".compile-") as scratch:
             unfinished = Path(scratch) / target.name
             _compile(compiler, unfinished)
+            _seal(unfinished)
             unfinished.replace(target)
     except OSError as error:
         raise NativeKernelError(f"cannot write {directory}: {error.strerror or error}") from error
@@ -107,6 +97,22 @@ def _compile(compiler: str, target: Path) -> None:
         raise NativeKernelError(f"{compiler} did not run: {error}") from error
     if done.returncode != 0:
         raise NativeKernelError(f"{compiler} failed: {_first_error(done.stderr)}")
+
+
+def _seal(library: Path) -> None:
+    """Append the digest of the file; what loads a library does not look behind its end."""
+    digest = hashlib.sha256(library.read_bytes()).digest()
+    with library.open("ab") as file:
+        file.write(digest)
+
+
+def _is_whole(library: Path) -> bool:
+    try:
+        data = library.read_bytes()
+    except OSError:
+        return False
+    size = hashlib.sha256().digest_size
+    return hashlib.sha256(data[:-size]).digest() == data[-size:]
 
 
 def _first_error(output: str) -> str:

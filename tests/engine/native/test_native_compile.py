@@ -30,7 +30,7 @@ def stub_compiler(directory: Path, body: str) -> tuple[str, ...]:
 def test_compiles_once(tmp_path: Path) -> None:
     compilers = stub_compiler(tmp_path, 'echo library > "$out"')
     first = compiled_library(tmp_path / "cache", compilers)
-    assert first.read_text() == "library\n"
+    assert first.read_bytes().startswith(b"library\n")
     assert compiled_library(tmp_path / "cache", compilers) == first
     assert (tmp_path / "calls").read_text() == "compile\n"
     assert [path.name for path in first.parent.iterdir()] == [first.name]
@@ -72,13 +72,13 @@ def test_a_file_damaged_after_it_was_compiled_is_compiled_again(tmp_path: Path) 
     if reason is not None:
         pytest.skip(reason)
     good = tmp_path / "good.so"
-    good.write_bytes(compiled_library(default_cache_dir()).read_bytes())
+    good.write_bytes(compiled_library(default_cache_dir()).read_bytes()[:-32])
     compilers = stub_compiler(tmp_path, f'cp {good} "$out"')
     path = compiled_library(tmp_path / "cache", compilers)
-    for damaged in (b"", path.read_bytes()[:4096]):
+    for damaged in (b"", b"no library", path.read_bytes()[:4096], path.read_bytes()[:-1]):
         path.write_bytes(damaged)
         assert load_kernels(tmp_path / "cache", compilers)
-        assert path.read_bytes() == good.read_bytes()
+        assert path.read_bytes().startswith(good.read_bytes())
 
 
 def test_what_was_compiled_needs_no_compiler(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_two_processes_compile_at_the_same_time(tmp_path: Path) -> None:
     compilers = stub_compiler(tmp_path, 'sleep 0.5; echo library > "$out"')
     code = (
         "import sys; from pathlib import Path; from engine.native_compile import compiled_library\n"
-        "print(compiled_library(Path(sys.argv[1]), (sys.argv[2],)).read_text())"
+        "print(compiled_library(Path(sys.argv[1]), (sys.argv[2],)).read_bytes()[:7].decode())"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "cache"), compilers[0]]
     pair = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
