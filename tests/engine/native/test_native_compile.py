@@ -74,11 +74,13 @@ def test_a_file_damaged_after_it_was_compiled_is_compiled_again(tmp_path: Path) 
     good = tmp_path / "good.so"
     good.write_bytes(compiled_library(default_cache_dir()).read_bytes()[:-32])
     compilers = stub_compiler(tmp_path, f'cp {good} "$out"')
-    path = compiled_library(tmp_path / "cache", compilers)
-    for damaged in (b"", b"no library", path.read_bytes()[:4096], path.read_bytes()[:-1]):
+    whole = compiled_library(tmp_path / "first", compilers).read_bytes()
+    for index, damaged in enumerate((b"", b"no library", whole[:4096], whole[:-1])):
+        cache = tmp_path / str(index)  # a file of its own: one that is loaded must never be written to
+        path = compiled_library(cache, compilers)
         path.write_bytes(damaged)
-        assert load_kernels(tmp_path / "cache", compilers)
-        assert path.read_bytes().startswith(good.read_bytes())
+        assert load_kernels(cache, compilers)
+        assert path.read_bytes() == whole
 
 
 def test_what_was_compiled_needs_no_compiler(tmp_path: Path) -> None:
