@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import time
@@ -20,6 +21,7 @@ from contracts.errors import ConfigError, ErrorInfo, InvalidRequest, PhaseServeE
 from engine.checkpoint.model_files import ModelFiles
 from engine.checkpoint.resolve import resolve_model
 from router.chat_template import ChatTemplate
+from router.client_text import clip
 from router.config import RouterConfig
 from router.endpoints import Served, build_routes
 from router.fleet import Fleet
@@ -103,8 +105,15 @@ def _error(info: ErrorInfo, extra: Mapping[str, str] | None = None) -> Response:
     headers = dict(extra or {})
     if info.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(info.retry_after_s)))
-    body = msgspec.json.encode(error_body(info))
-    return Response(body, status_code=info.status, media_type="application/json", headers=headers)
+    return Response(_encoded(info), status_code=info.status, media_type="application/json", headers=headers)
+
+
+def _encoded(info: ErrorInfo) -> bytes:
+    """Never raises, whatever text an error was made of: an exception in here would cost the client its answer."""
+    try:
+        return msgspec.json.encode(error_body(info))
+    except UnicodeEncodeError:
+        return json.dumps(error_body(info)).encode(errors="replace")
 
 
 async def _named_error(request: Request, error: Exception) -> Response:
@@ -114,7 +123,7 @@ async def _named_error(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    what = f"{request.method} {request.url.path}: {error.detail}"
+    what = f"{request.method} {clip(request.url.path)}: {error.detail}"
     return _error(ErrorInfo(status=error.status_code, code="http_error", message=what), error.headers)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from contracts.errors import InvalidRequest
+from router.client_text import clip
 
 Message = dict[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -33,12 +34,13 @@ def check_messages(messages: list[dict[str, Any]], *, max_messages: int, renders
 def _check_message(message: dict[str, Any], where: str, renders_tool_calls: bool) -> Message:
     role = message.get("role")
     if role not in ROLES:
-        what = "missing" if role is None else f"unknown role {role!r}"
+        what = "missing" if role is None else f"unknown role {clip(role)!r}"
         raise InvalidRequest(f"{where}.role: {what}; expected one of {', '.join(ROLES)}", param=f"{where}.role")
     present = {name: value for name, value in message.items() if value is not None}
     for name in present:
         if name not in _ALLOWED[role]:
-            raise InvalidRequest(f"{where}.{name}: not supported in a message of role {role}", param=f"{where}.{name}")
+            field = f"{where}.{clip(name)}"
+            raise InvalidRequest(f"{field}: not supported in a message of role {role}", param=field)
     for name in ("name", "tool_call_id", "refusal", "reasoning_content"):
         if name in present and not isinstance(present[name], str):
             raise InvalidRequest(f"{where}.{name}: expected a string", param=f"{where}.{name}")
@@ -70,7 +72,9 @@ def _text_part(part: Any, where: str) -> str:
     if not isinstance(part, dict):
         raise InvalidRequest(f"{where}: expected an object", param=where)
     if part.get("type") != "text":
-        raise InvalidRequest(f"{where}.type: only text parts are supported, not {part.get('type')!r}", param=where)
+        raise InvalidRequest(
+            f"{where}.type: only text parts are supported, not {clip(part.get('type'))!r}", param=where
+        )
     if not isinstance(part.get("text"), str) or part.keys() - {"type", "text"}:
         raise InvalidRequest(f"{where}: expected exactly `type` and a string `text`", param=where)
     return str(part["text"])

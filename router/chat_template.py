@@ -17,6 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from contracts.errors import InvalidRequest, ModelError
 from engine.checkpoint.model_files import SpecialTokens
 from router.chat_messages import Message
+from router.client_text import clip
 
 _SENTINEL = "\ue000phaseserve-continues-here\ue000"
 
@@ -68,7 +69,7 @@ class ChatTemplate:
         except _TEMPLATE_ERRORS as error:
             index = self._first_refused(messages)
             where = f"messages[{index}]"
-            raise InvalidRequest(f"{where}: refused by the chat template: {error}", param=where) from error
+            raise InvalidRequest(f"{where}: refused by the chat template: {clip(str(error))}", param=where) from error
 
     def render_continued(self, messages: list[Message]) -> str:
         """The prompt as text, ending where the last message's content ends, so that the model goes on with it."""

@@ -17,7 +17,8 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Bounds on one HTTP request. Over `max_body_bytes` the answer is 413, over any other 400 naming the field.
 
     `max_open` bounds the requests that are being read, judged or answered at the same time (429 beyond).
-    `max_choices` bounds prompts x n. `inline_chars` is the text length above which tokenising leaves the event loop.
+    `max_choices` bounds prompts x n. All are greater than 0. `inline_chars` is the text length
+    above which tokenising leaves the event loop.
     """
 
     max_body_bytes: int = 4 * 1024 * 1024
@@ -26,11 +27,17 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_logprobs: int = 20
     max_stop: int = 16
     max_stop_chars: int = 256
+    max_stop_token_ids: int = 256
     max_prompts: int = 64
     max_choices: int = 128
     max_messages: int = 2048
     max_logit_bias: int = 1024
     inline_chars: int = 4096
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be greater than 0", param=name)
 
 
 class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

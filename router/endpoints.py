@@ -14,6 +14,7 @@ from fastapi.responses import Response
 from starlette.requests import Request
 
 from contracts.errors import Overloaded, PhaseServeError, UnknownModel
+from router.client_text import clip
 from router.config import RouterConfig
 from router.event_stream import EventStream
 from router.exchange import Exchange
@@ -64,7 +65,7 @@ def build_routes(served: Served) -> APIRouter:
     @routes.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:
         if name not in served.names:
-            raise UnknownModel(f"the model {name[:128]!r} is not served here", param="model")
+            raise UnknownModel(f"the model {clip(name)!r} is not served here", param="model")
         return _json(_model(served, name))
 
     @routes.get("/health/live")

@@ -9,6 +9,7 @@ from contracts.errors import InvalidRequest, UnknownModel
 from contracts.request import SamplingParams
 from router.chat_messages import check_messages
 from router.chat_template import ChatTemplate
+from router.client_text import clip
 from router.config import RequestLimits
 from router.generation import Endpoint, Generation, Prompt
 from router.json_body import parse_body
@@ -102,7 +103,7 @@ class Intake:
     def _check_model(self, name: str) -> None:
         if name not in self._names:
             raise UnknownModel(
-                f"the model {name!r} is not served here; served: {', '.join(self._names)}", param="model"
+                f"the model {clip(name)!r} is not served here; served: {', '.join(self._names)}", param="model"
             )
 
     async def _chat_prompt(self, fields: ChatBody) -> Prompt:

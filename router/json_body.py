@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from contracts.errors import InvalidRequest
+from router.client_text import clip
 from router.openai_schema import HARMLESS, ChatBody, CompletionBody
 
 _Body = TypeVar("_Body", ChatBody, CompletionBody)
 _PATH = re.compile(r" - at `\$\.?(.*)`\Z")
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*?)`")
 
 
@@ -49,10 +50,10 @@ def _named(message: str) -> InvalidRequest:
     where = path[1].removesuffix("[...]") if path else ""  # msgspec's word for some value of a map
     text = message[: path.start()] if path else message
     if unknown := _UNKNOWN.match(text):
-        name = f"{where}.{unknown[1]}" if where else unknown[1]
+        name = _inside(where, unknown[1])
         return InvalidRequest(f"unsupported parameter: {name}", param=name)
     if missing := _MISSING.match(text):
-        name = f"{where}.{missing[1]}" if where else missing[1]
+        name = _inside(where, missing[1])
         return InvalidRequest(f"missing required parameter: {name}", param=name)
     return InvalidRequest(f"{where}: {text[0].lower()}{text[1:]}", param=where or None)
 
@@ -60,10 +61,9 @@ def _named(message: str) -> InvalidRequest:
 def _not_finite(body: bytes) -> InvalidRequest | None:
     """NaN and Infinity are not JSON, yet clients send them: name the field that holds one, if that is what is wrong."""
     try:
-        value = json.loads(body)
+        path = next(_non_finite_paths(json.loads(body), ""), None)
     except (ValueError, RecursionError):
         return None
-    path = next(_non_finite_paths(value, ""), None)
     if path is None:
         return None
     return InvalidRequest(f"{path}: expected a finite number", param=path)
@@ -74,7 +74,12 @@ def _non_finite_paths(value: Any, path: str) -> Iterator[str]:
         yield path
     elif isinstance(value, dict):
         for name, item in value.items():
-            yield from _non_finite_paths(item, f"{path}.{name}" if path else name)
+            yield from _non_finite_paths(item, _inside(path, name))
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _non_finite_paths(item, f"{path}[{index}]")
+            yield from _non_finite_paths(item, clip(f"{path}[{index}]"))
+
+
+def _inside(path: str, name: str) -> str:
+    """The path of a field; clipped at every step, since it is built for every value of the body."""
+    return clip(f"{path}.{clip(name)}" if path else name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contracts.errors import InvalidRequest
 from contracts.request import SamplingParams
+from router.client_text import clip
 from router.config import RequestLimits
 from router.openai_schema import ChatBody, CompletionBody
 
@@ -14,11 +15,6 @@ def sampling_params(fields: Body, limits: RequestLimits, vocab_size: int) -> Sam
     """Everything but the token bound, which depends on the prompt. Raises `InvalidRequest` naming the field."""
     if fields.n is not None and fields.n > limits.max_n:
         raise InvalidRequest(f"n: {fields.n} choices, at most {limits.max_n}", param="n")
-    stop_ids = tuple(dict.fromkeys(fields.stop_token_ids or ()))
-    for token_id in stop_ids:
-        if token_id >= vocab_size:
-            reason = f"token id {token_id} is not in 0..{vocab_size - 1}"
-            raise InvalidRequest(f"stop_token_ids: {reason}", param="stop_token_ids")
     top = _logprobs(fields, limits)
     echoes = isinstance(fields, CompletionBody) and bool(fields.echo)
     return SamplingParams(
@@ -34,7 +30,7 @@ def sampling_params(fields: Body, limits: RequestLimits, vocab_size: int) -> Sam
         logprobs=top,
         prompt_logprobs=top if echoes else None,
         min_tokens=fields.min_tokens or 0,
-        stop_token_ids=stop_ids,
+        stop_token_ids=_stop_token_ids(fields.stop_token_ids or [], limits, vocab_size),
         ignore_eos=bool(fields.ignore_eos),
     )
 
@@ -48,6 +44,17 @@ def stop_strings(stop: str | list[str] | None, limits: RequestLimits) -> tuple[s
         if not 1 <= len(text) <= limits.max_stop_chars:
             raise InvalidRequest(f"stop: each string must have 1 to {limits.max_stop_chars} characters", param="stop")
     return tuple(dict.fromkeys(stops))
+
+
+def _stop_token_ids(ids: list[int], limits: RequestLimits, vocab_size: int) -> tuple[int, ...]:
+    if len(ids) > limits.max_stop_token_ids:
+        reason = f"{len(ids)} token ids, at most {limits.max_stop_token_ids}"
+        raise InvalidRequest(f"stop_token_ids: {reason}", param="stop_token_ids")
+    for token_id in ids:
+        if token_id >= vocab_size:
+            reason = f"token id {token_id} is not in 0..{vocab_size - 1}"
+            raise InvalidRequest(f"stop_token_ids: {reason}", param="stop_token_ids")
+    return tuple(dict.fromkeys(ids))
 
 
 def _logprobs_of_chat(fields: ChatBody, limits: RequestLimits) -> int | None:
@@ -79,7 +86,7 @@ def _logit_bias(bias: dict[str, float] | None, limits: RequestLimits, vocab_size
         raise InvalidRequest(f"logit_bias: {len(bias)} entries, at most {limits.max_logit_bias}", param="logit_bias")
     for key in bias:
         if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab_size):
-            reason = f"{key[:32]!r} is not a token id in 0..{vocab_size - 1}"
+            reason = f"{clip(key)!r} is not a token id in 0..{vocab_size - 1}"
             raise InvalidRequest(f"logit_bias: {reason}", param="logit_bias")
     return {int(key): value for key, value in bias.items()}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from contracts.errors import InvalidRequest, ModelError
+from router.client_text import clip
 from router.token_table import TokenTable
 
 
@@ -64,7 +65,7 @@ class PromptEncoder:
             self._refuse(str(len(ids)), param)
         if max(ids) >= self._vocab_size or min(ids) < 0:
             wrong = next(token_id for token_id in ids if not 0 <= token_id < self._vocab_size)
-            raise InvalidRequest(f"{param}: token id {wrong} is not in 0..{self._vocab_size - 1}", param=param)
+            raise InvalidRequest(f"{param}: token id {clip(wrong)} is not in 0..{self._vocab_size - 1}", param=param)
         return ids
 
     def close(self) -> None:

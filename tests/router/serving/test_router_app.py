@@ -8,11 +8,12 @@ import sys
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from contracts.errors import ConfigError
 from router.app import build_app
-from router.config import RouterConfig
+from router.config import RequestLimits, RouterConfig
 
 
 def test_the_router_loads_neither_torch_nor_transformers() -> None:
@@ -67,11 +68,13 @@ async def test_a_bug_in_a_request_is_a_500_in_the_same_shape(
         ({"heartbeat_s": 0}, "heartbeat_s"),
         ({"silence_s": 0.1}, "silence_s"),
         ({"max_context": 1}, "max_context"),
+        *(({"limits": {name: 0}}, name) for name in RequestLimits.__struct_fields__),
+        ({"limits": {"max_n": -1}}, "max_n"),
     ],
 )
 def test_wrong_settings_are_named(wrong: dict[str, Any], param: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        RouterConfig(**{"model": "tiny", "replicas": ("tcp://a:1",), **wrong})
+        msgspec.convert({"model": "tiny", "replicas": ("tcp://a:1",), **wrong}, RouterConfig)
     assert refused.value.param == param
 
 
