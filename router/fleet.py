@@ -37,12 +37,13 @@ from contracts.cluster_io import (
 from contracts.errors import ErrorInfo, PhaseServeError, Unavailable, error_from
 from contracts.model import ModelSpec
 from contracts.replica_io import SequenceOutput
-from contracts.request import FinishReason, Request
+from contracts.request import Request
 from contracts.views import ReplicaView
 from router.call import Call, Flight
 from router.config import RouterConfig
 from router.flights import Flights
 from router.generation import Generation
+from router.given_up import given_up, own_words
 from router.handshake import why_not_served
 from router.metrics import RouterMetrics
 from router.outcome import flight_outcome
@@ -51,7 +52,6 @@ from router.token_table import TokenTable
 from scheduling.cluster_core import ClusterCore
 
 log = logging.getLogger("phaseserve.router")
-_GAVE_UP = frozenset({FinishReason.ERROR, FinishReason.CANCELLED})
 
 
 class Fleet:
@@ -175,9 +175,8 @@ class Fleet:
         for output in outputs:
             if (known := self._flights.at(link.replica_id, output.request_id)) is None:
                 continue
-            if output.finish is not None and output.finish in _GAVE_UP:
-                gave_up = Unavailable(f"replica {link.replica_id} gave the request up").info()
-                self._placement_failed(known[0], output.error or gave_up)
+            if (error := given_up(link.replica_id, output)) is not None:
+                self._placement_failed(known[0], error)
             elif self._deliver(known[0], known[1], output, now):
                 stopped.append(output.request_id)
         if stopped:
@@ -186,7 +185,7 @@ class Fleet:
     def refused(self, link: ReplicaLink, sequence_id: str, error: ErrorInfo) -> None:
         known = self._flights.at(link.replica_id, sequence_id)
         if known is not None:
-            self._placement_failed(known[0], error)
+            self._placement_failed(known[0], own_words(link.replica_id, error))
 
     def lost(self, link: ReplicaLink, reason: str) -> None:
         replica_id = link.replica_id

@@ -10,6 +10,8 @@ import pytest
 
 from contracts import wire
 from contracts.errors import ErrorInfo
+from contracts.replica_io import SequenceOutput
+from contracts.request import FinishReason
 
 FULL = ErrorInfo(status=429, code="overloaded", message="no room", retry_after_s=1.0)
 
@@ -45,6 +47,27 @@ async def test_a_refusal_everywhere_is_the_clients_answer(router: Any, replica: 
     assert answer.status_code == 400
     assert answer.json()["error"]["message"] == "too long for me"
     assert router.fleet.num_flights == 0
+
+
+@pytest.mark.parametrize("finish", [FinishReason.CANCELLED, FinishReason.ERROR, None])
+async def test_a_waiting_client_is_never_told_that_it_left(
+    router: Any, gated: Any, chat: Any, finish: FinishReason | None
+) -> None:
+    gone = ErrorInfo(status=499, code="cancelled", message="the client is gone")
+    answer = asyncio.create_task(router.http.post("/v1/chat/completions", json=chat()))
+    ended = 0
+    while not answer.done():
+        await until(lambda seen=ended: answer.done() or len(gated.submits) > seen)
+        for request in gated.submits[ended:]:
+            ended += 1
+            if finish is None:
+                await gated.tell(wire.Refused(request_id=request.request_id, error=gone))
+            else:
+                output = SequenceOutput(request_id=request.request_id, finish=finish, error=gone)
+                await gated.tell(wire.Outputs(outputs=(output,)))
+    assert ended > 0
+    assert answer.result().status_code == 503
+    assert "gave the request up" in answer.result().json()["error"]["message"]
 
 
 async def test_silence_moves_requests_that_have_no_token_yet(start_router: Any, two_replicas: Any, chat: Any) -> None:
