@@ -3,7 +3,9 @@
     PhaseServeError
     ├── InvalidRequest      400  the request is wrong; `param` names the field
     ├── UnknownModel        404
+    ├── RequestTimeout      408  the body did not arrive in time
     ├── RequestTooLarge     413
+    ├── UnsupportedEncoding 415  the body is compressed
     ├── Overloaded          429  carries `retry_after_s`
     ├── Cancelled           499  the client left or asked to stop
     ├── EngineFailure       500  the model step raised
@@ -69,11 +71,25 @@ class UnknownModel(PhaseServeError):
     code = "model_not_found"
 
 
+class RequestTimeout(PhaseServeError):
+    """The body did not arrive in time."""
+
+    status = 408
+    code = "request_timeout"
+
+
 class RequestTooLarge(PhaseServeError):
     """The body is over the limit."""
 
     status = 413
     code = "request_too_large"
+
+
+class UnsupportedEncoding(PhaseServeError):
+    """The body is in a content encoding that is not read."""
+
+    status = 415
+    code = "unsupported_encoding"
 
 
 class Overloaded(PhaseServeError):

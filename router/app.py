@@ -17,7 +17,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from contracts.errors import ConfigError, ErrorInfo, InvalidRequest, PhaseServeError
+from contracts.errors import ConfigError, ErrorInfo, InvalidRequest, PhaseServeError, RequestTimeout
 from engine.checkpoint.model_files import ModelFiles
 from engine.checkpoint.resolve import resolve_model
 from router.chat_template import ChatTemplate
@@ -63,7 +63,7 @@ def build_app(
             await asyncio.wait([fleet_task])
             encoder.close()
 
-    app = FastAPI(title="PhaseServe", openapi_url=None, lifespan=lifespan)
+    app = FastAPI(title="PhaseServe", openapi_url=None, redirect_slashes=False, lifespan=lifespan)
     app.include_router(build_routes(served))
     app.state.served = served
     app.add_exception_handler(PhaseServeError, _named_error)
@@ -118,7 +118,9 @@ def _encoded(info: ErrorInfo) -> bytes:
 
 async def _named_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, PhaseServeError)
-    return _error(error.info())
+    # A client that waited for "100 Continue", or was too slow, may go on with the body or not: nothing can follow it.
+    closes = error.status == RequestTimeout.status or "expect" in request.headers
+    return _error(error.info(), {"connection": "close"} if closes else None)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -16,13 +16,17 @@ _ENDPOINT = re.compile(r"tcp://([^\[\]:/]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}\Z")
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bounds on one HTTP request. Over `max_body_bytes` the answer is 413, over any other 400 naming the field.
 
-    `max_open` bounds the requests that are being read, judged or answered at the same time (429 beyond).
+    `max_open` bounds the requests that are being judged or answered at the same time (429 beyond). Bodies that have
+    not arrived whole are bounded apart, so that slow senders keep nobody out: of more than `max_receiving` the oldest
+    is given up, any after `body_deadline_s` seconds (408).
     `max_choices` bounds prompts x n. All are greater than 0. `inline_chars` is the text length
     above which tokenising leaves the event loop.
     """
 
     max_body_bytes: int = 4 * 1024 * 1024
     max_open: int = 1024
+    max_receiving: int = 1024
+    body_deadline_s: float = 30.0
     max_n: int = 16
     max_logprobs: int = 20
     max_stop: int = 16

@@ -27,6 +27,7 @@ from router.token_table import TokenTable
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 _PREFIX = {Endpoint.CHAT: "chatcmpl", Endpoint.COMPLETIONS: "cmpl"}
+READ = ["GET", "HEAD"]
 REASON_CHARS = 200
 
 
@@ -58,31 +59,31 @@ def build_routes(served: Served) -> APIRouter:
     routes.add_route("/v1/chat/completions", chat_completions, methods=["POST"])
     routes.add_route("/v1/completions", completions, methods=["POST"])
 
-    @routes.get("/v1/models")
+    @routes.api_route("/v1/models", methods=READ)
     async def models() -> Response:
         return _json({"object": "list", "data": [_model(served, name) for name in served.names]})
 
-    @routes.get("/v1/models/{name:path}")
+    @routes.api_route("/v1/models/{name:path}", methods=READ)
     async def model(name: str) -> Response:
         if name not in served.names:
             raise UnknownModel(f"the model {clip(name)!r} is not served here", param="model")
         return _json(_model(served, name))
 
-    @routes.get("/health/live")
+    @routes.api_route("/health/live", methods=READ)
     async def live() -> Response:
         return _json({"status": "broken"}, 503) if served.fleet.stopped else _json({"status": "live"})
 
-    @routes.get("/health/ready")
+    @routes.api_route("/health/ready", methods=READ)
     async def ready() -> Response:
         reason = served.fleet.not_ready()
         return _json({"status": "ready"}) if reason is None else _json({"status": "not ready", "reason": reason}, 503)
 
-    @routes.get("/metrics")
+    @routes.api_route("/metrics", methods=READ)
     async def metrics() -> Response:
         served.metrics.observe_fleet(served.fleet.core.snapshot(time.monotonic()), served.fleet.num_flights)
         return Response(served.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @routes.get("/decisions")
+    @routes.api_route("/decisions", methods=READ)
     async def decisions(limit: int = Query(default=100, ge=1, le=10_000)) -> Response:
         newest = served.fleet.core.decisions()[:limit]
         return _json({"decisions": newest, "fleet": served.fleet.core.snapshot(time.monotonic())})
@@ -110,12 +111,18 @@ async def _generate(request: Request, served: Served, endpoint: Endpoint) -> Res
 
 async def _judged(request: Request, served: Served, endpoint: Endpoint, request_id: str) -> Generation:
     limits = served.config.limits
-    if served.bodies.num_open + served.fleet.num_flights >= limits.max_open:
-        raise Overloaded(f"{limits.max_open} requests are open already", retry_after_s=1.0)
-    with served.bodies.one_more():
-        body = await read_body(request, limits.max_body_bytes)
+    _check_room(served)
+    body = await read_body(request, limits, served.bodies)
+    _check_room(served)  # others may have come while it arrived
+    with served.bodies.judging():
         judge = served.intake.chat if endpoint is Endpoint.CHAT else served.intake.completion
         return await judge(body, request_id)
+
+
+def _check_room(served: Served) -> None:
+    max_open = served.config.limits.max_open
+    if served.bodies.num_judged + served.fleet.num_flights >= max_open:
+        raise Overloaded(f"{max_open} requests are open already", retry_after_s=1.0)
 
 
 def _open(request: Request, served: Served, generation: Generation, arrived_s: float) -> Exchange:

@@ -24,7 +24,9 @@ OUTCOMES = ("stop", "length", "cancelled", "bad_request", "too_large", "overload
 _BY_STATUS = {
     400: "bad_request",
     404: "bad_request",
+    408: "bad_request",
     413: "too_large",
+    415: "bad_request",
     429: "overloaded",
     499: "cancelled",
     503: "unavailable",
