@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from contracts.errors import ConfigError
 from router.app import build_app
 from router.config import RouterConfig
+from router.http_protocol import PlainHttpProtocol
 
 KEEP_ALIVE_S = 75
 """Longer than clients keep idle connections: else they send into one that is just being closed."""
@@ -88,7 +89,8 @@ def _server(config: RouterConfig, app: FastAPI) -> _Server:
     settings = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=PlainHttpProtocol,
+        ws="none",
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         log_config=None,

@@ -24,6 +24,7 @@ from engine.checkpoint.gguf_tokenizer import tokenizer_from_gguf
 from engine.checkpoint.model_files import ModelFiles, SpecialTokens
 from router.app import build_app
 from router.config import RouterConfig
+from router.http_protocol import PlainHttpProtocol
 from router.token_table import TokenTable
 
 BOS, EOS = 1, 2
@@ -162,7 +163,15 @@ async def serving(config: RouterConfig, files: ModelFiles) -> AsyncIterator[Runn
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(
-            uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=2, access_log=False)
+            uvicorn.Config(
+                app,
+                http=PlainHttpProtocol,
+                ws="none",
+                log_config=None,
+                lifespan="on",
+                timeout_graceful_shutdown=2,
+                access_log=False,
+            )
         )
         task = asyncio.create_task(server._serve(sockets=[listener]))
         while not server.started:
