@@ -142,7 +142,9 @@ class ReplicaLoop:
             self._changed.clear()
             self.routers.broadcast(self._view())
             self._cancel_abandoned()
-            await asyncio.sleep(period_s / 5)
+            await asyncio.sleep(
+                period_s / 2
+            )  # at most two views a heartbeat: each costs router and replica a part of a step
             await _wait_set(self._changed, due_s - time.monotonic())
 
     # --- what routers say
