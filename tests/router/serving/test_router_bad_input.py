@@ -8,9 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.errors import ErrorInfo
-from router.app import _error
-
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CONTEXT = 512
@@ -216,54 +213,6 @@ async def test_numbers_that_are_none_are_named(client: Any, error_ok: Any, path:
 
 
 @pytest.mark.parametrize("path", BOTH)
-@pytest.mark.parametrize(
-    "raw",
-    [
-        '{"\\ud800":NaN}',
-        '{"model":"tiny","prompt":"hi","\\udfff":NaN}',
-        '{"model":"tiny","metadata":{"\\ud800":[0,Infinity]}}',
-        '{"' + "\\ud800" * 1000 + '":NaN}',
-        '{"a":"\\ud800","b":NaN}',
-    ],
-)
-async def test_half_characters_beside_numbers_that_are_none(client: Any, error_ok: Any, path: str, raw: str) -> None:
-    assert "finite" in await error_ok(client, await client.post(path, content=raw), 400)
-
-
-async def test_an_error_of_any_text_can_be_answered() -> None:
-    answer = _error(ErrorInfo(status=400, code="invalid_request", message="half \ud800", param="\udfff"))
-    assert json.loads(bytes(answer.body))["error"]["code"] == "invalid_request"
-
-
-LONG = "x" * 200_000
-
-
-@pytest.mark.parametrize(
-    ("fields", "status"),
-    [
-        ({LONG: 1}, 400),
-        ({"model": LONG}, 404),
-        ({"messages": [{"role": LONG, "content": "x"}]}, 400),
-        ({"messages": [{"role": [LONG], "content": "x"}]}, 400),
-        ({"messages": [{**USER, LONG: 1}]}, 400),
-        ({"messages": [{"role": "user", "content": [{"type": LONG}]}]}, 400),
-        ({"logit_bias": {LONG: 1}}, 400),
-        ({"stream": True, "stream_options": {LONG: 1}}, 400),
-        ({"metadata": {LONG: 1}}, 400),
-        ({"stop_token_ids": [10**4000]}, 400),
-        ({LONG: float("nan")}, 400),
-        ({LONG: {LONG: [0.0] * 10_000 + [float("inf")]}}, 400),
-    ],
-)
-async def test_errors_do_not_repeat_more_than_a_little(
-    client: Any, error_ok: Any, fields: dict[str, Any], status: int
-) -> None:
-    answer = await client.post(BOTH[0], content=json.dumps(body_for(BOTH[0], fields)))
-    await error_ok(client, answer, status)
-    assert len(answer.content) < 1024
-
-
-@pytest.mark.parametrize("path", BOTH)
 async def test_unknown_model(client: Any, error_ok: Any, path: str) -> None:
     answer = await client.post(path, json=body_for(path, {"model": "gpt-9"}))
     assert "gpt-9" in await error_ok(client, answer, 404, "model")
@@ -330,9 +279,6 @@ async def test_other_paths_and_methods_answer_in_the_same_shape(client: Any, err
     await error_ok(client, await client.get("/v1/models/gpt-9"), 404)
     await error_ok(client, await client.get("/decisions?limit=x"), 400, "limit")
     await error_ok(client, await client.get("/decisions?limit=0"), 400, "limit")
-    long = await client.get("/" + "x" * 10_000)
-    await error_ok(client, long, 404)
-    assert len(long.content) < 1024
 
 
 async def test_models_tell_the_context(client: Any) -> None:
