@@ -87,7 +87,8 @@ def overlap_rate(samples: list[Sample]) -> tuple[float, float]:
 
 def poisson_jobs(prompts: PromptSource, rate: float, seconds: float, seed: int) -> list[Job]:
     """Poisson arrivals; prompts lognormal (median 300, sigma 0.6, at most 1,500), outputs (median 60, 0.5, 200)."""
-    draw, at_s, jobs = random.Random(seed), 0.0, []
+    draw, at_s = random.Random(seed), 0.0
+    jobs: list[Job] = []
     while True:
         at_s += draw.expovariate(rate)
         if at_s > seconds:
