@@ -45,6 +45,11 @@ class Server:
         text: str = self.completion(prompt, **fields)["choices"][0]["text"]
         return text
 
+    def decisions(self) -> list[dict[str, Any]]:
+        """The latest decisions, newest first."""
+        decisions: list[dict[str, Any]] = httpx.get(f"{self.url}/decisions", timeout=10).json()["decisions"]
+        return decisions
+
     def gauge(self, name: str) -> float:
         """Sum of all samples of one metric."""
         lines = httpx.get(f"{self.url}/metrics", timeout=10).text.splitlines()

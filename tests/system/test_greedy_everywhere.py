@@ -60,6 +60,7 @@ class Case:
     num_blocks: int = 800
     rounds: int = 1
     only_to: int = 1500
+    short_before: int = 0
 
     @property
     def config(self) -> ReplicaCoreConfig:
@@ -124,8 +125,8 @@ def engine() -> Iterator[Engine]:
     built.close()
 
 
-def request(name: str, prompt: tuple[int, ...]) -> Request:
-    sampling = SamplingParams(temperature=0.0, max_tokens=OUTPUT_TOKENS, ignore_eos=True)
+def request(name: str, prompt: tuple[int, ...], output_tokens: int = OUTPUT_TOKENS) -> Request:
+    sampling = SamplingParams(temperature=0.0, max_tokens=output_tokens, ignore_eos=True)
     return Request(request_id=name, prompt_token_ids=prompt, sampling=sampling)
 
 
@@ -133,6 +134,9 @@ def outputs_of(engine: Engine, case: Case) -> tuple[dict[int, list[int]], int]:
     """Output tokens by prompt length (every round must agree), and how often a request was preempted."""
     replica = Replica(engine, case, case.num_blocks)
     chosen = [prompt for prompt in prompts() if len(prompt) <= case.only_to]
+    for index in range(case.short_before):  # teach the output reserve that outputs are short: it will admit too many
+        replica.run([request(f"short:{index}", chosen[0], output_tokens=1)])
+    replica.outputs.clear()
     for round_index in range(case.rounds):
         for first in range(0, len(chosen), case.at_once):
             group = chosen[first : first + case.at_once]
@@ -172,7 +176,7 @@ def test_the_same_tokens(engine: Engine, reference: dict[int, list[int]], case: 
 
 
 def test_the_same_tokens_after_preemption(engine: Engine, reference: dict[int, list[int]]) -> None:
-    case = Case(at_once=12, num_blocks=48, only_to=200, max_chunk=128)
+    case = Case(at_once=12, num_blocks=48, only_to=200, max_chunk=128, short_before=30)
     tokens, preemptions = outputs_of(engine, case)
     assert preemptions > 0, "the pool was not small enough to force any"
     assert tokens == {length: reference[length] for length in tokens}
