@@ -101,13 +101,23 @@ class Deployment:
             self._endpoints[child.name] = await self._supervisor.wait_ready(child, READY_S)
         require_free(self._front.host, self._front.port)  # else somebody else's answer would be taken for our router's
         router = await self._start_router()
+        # A replica may die before the front is ready, and the front waits for it: mending must not wait for the front.
+        together = {asyncio.create_task(self._keep_running()), asyncio.create_task(self._announce(router))}
+        self._watches |= together
+        done, _ = await asyncio.wait(together, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+
+    async def _keep_running(self) -> None:
+        while True:
+            await self._mend(await self._supervisor.wait_any_end())
+
+    async def _announce(self, router: Child) -> None:
         await self._wait_front(router)
         print(f"PhaseServe is ready on {self.url} ({', '.join(f'{n}: {r}' for n, r in self._roles.items())})")
         print(f"Try: phaseserve chat --url {self.url} 'Hello!'   Stop: Ctrl-C", flush=True)
         if self._arguments.ask:
             await asyncio.to_thread(self._ask, self._arguments.ask)
-        while True:
-            await self._mend(await self._supervisor.wait_any_end())
 
     async def _start_replica(self, name: str, port: int = 0) -> Child:
         threads = self._settings.table("engine").get("threads") or max(1, (os.cpu_count() or 1) // len(self._roles))

@@ -91,6 +91,7 @@ def test_a_replica_killed_again_before_it_is_ready_is_started_once_more(start: A
                         killed.add(pid)
             return len(killed) == 3
 
+        # Often the first one dies before `up` itself has seen the router ready.
         eventually(kill_next)
         eventually(lambda: sum("starting it again" in line for line in server.log) == 3)
         eventually(lambda: sum("joined (alternating)" in line for line in server.log) == 2)
