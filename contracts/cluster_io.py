@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from contracts.errors import ErrorInfo
+from contracts.phase import Layout
 from contracts.plan import Outcome, Plan
 from contracts.request import Slo
 from contracts.views import ReplicaIdentity, ReplicaView
+
+OnUnavailable = Literal["fail", "colocate"]
 
 
 class ReplicaJoined(msgspec.Struct, frozen=True):
@@ -31,7 +36,11 @@ class ReplicaLost(msgspec.Struct, frozen=True):
 
 
 class ClientRequestArrived(msgspec.Struct, frozen=True, kw_only=True):
-    """A validated client request. `num_sequences` is its `n`; all of them are placed together."""
+    """A validated client request. `num_sequences` is its `n`; all of them are placed together.
+
+    `layout` forces one layout (None: the deployment's own setting); `on_unavailable` says what happens when a forced
+    or chosen hand-off cannot be had ("fail" or "colocate", None: the deployment's setting).
+    """
 
     request_id: str
     prompt_tokens: int
@@ -39,6 +48,8 @@ class ClientRequestArrived(msgspec.Struct, frozen=True, kw_only=True):
     num_sequences: int = 1
     slo: Slo = Slo()
     priority: int = 0
+    layout: Layout | None = None
+    on_unavailable: OnUnavailable | None = None
 
 
 class FirstTokenSent(msgspec.Struct, frozen=True):
@@ -53,8 +64,19 @@ class PrefillFinished(msgspec.Struct, frozen=True):
     request_id: str
 
 
+class KVReserved(msgspec.Struct, frozen=True):
+    """The decode leg of one sequence (number `sequence`) has its blocks and its ticket: its prefill may begin."""
+
+    request_id: str
+    sequence: int
+
+
 class RequestRefused(msgspec.Struct, frozen=True):
-    """A replica refused a dispatched request (it filled up since its last view)."""
+    """A replica refused a dispatched request (it filled up since its last view), or gave it up (lost KV, drain).
+
+    `replica_id` tells which leg of a disaggregated request it was. Tokens that were sent already stay valid: the
+    request may be placed anew and continued.
+    """
 
     request_id: str
     replica_id: str
@@ -85,6 +107,7 @@ ClusterEvent = (
     | ClientRequestArrived
     | FirstTokenSent
     | PrefillFinished
+    | KVReserved
     | RequestRefused
     | RequestEnded
     | ClientLeft
@@ -93,10 +116,19 @@ ClusterEvent = (
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """Send the request to the replica of the plan."""
+    """Send the request to the replica of the plan (disaggregated: its decode leg; the prefill leg follows)."""
 
     request_id: str
     plan: Plan
+    submit_index: int
+
+
+class DispatchPrefill(msgspec.Struct, frozen=True):
+    """Send the prefill leg of one sequence to the plan's prefill replica, with the ticket that was reserved."""
+
+    request_id: str
+    sequence: int
+    replica_id: str
     submit_index: int
 
 
@@ -127,4 +159,4 @@ class RefuseRequest(msgspec.Struct, frozen=True):
     error: ErrorInfo
 
 
-ClusterAction = Dispatch | GrantLease | RevokeLease | CancelOn | RefuseRequest
+ClusterAction = Dispatch | DispatchPrefill | GrantLease | RevokeLease | CancelOn | RefuseRequest

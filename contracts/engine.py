@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from contracts.batch import Batch, StepResult
 from contracts.kv import KVLayout
 from contracts.model import ModelSpec
+
+OnLayerDone = Callable[[int], None]
 
 
 class Engine(Protocol):
@@ -27,8 +30,20 @@ class Engine(Protocol):
         """KV blocks that exist; ids are `0 .. num_blocks - 1`."""
         ...
 
-    def step(self, batch: Batch) -> StepResult:
-        """Compute one batch. Raises `EngineFailure` when the whole step failed."""
+    @property
+    def kv_memory(self) -> memoryview | None:
+        """The whole KV pool as writable bytes, C order `[num_layers, num_blocks, block_bytes_per_layer]`.
+
+        None where the host cannot address it: such an engine can neither give nor take KV.
+        """
+        ...
+
+    def step(self, batch: Batch, on_layer_done: OnLayerDone | None = None) -> StepResult:
+        """Compute one batch. Raises `EngineFailure` when the whole step failed.
+
+        `on_layer_done(layer)` is called on the engine's thread, in order, as soon as the KV of a layer lies in
+        `kv_memory` for all rows of the batch. It must return quickly.
+        """
         ...
 
     def close(self) -> None:

@@ -10,6 +10,7 @@
     ├── Cancelled           499  the client left or asked to stop
     ├── EngineFailure       500  the model step raised
     ├── Unavailable         503  no replica can take the request now; carries `retry_after_s`
+    ├── HandoffFailed       503  the KV of the request did not arrive whole; carries `retry_after_s`
     ├── DeadlineExceeded    504  a wait reached its bound
     ├── ModelError           --  a model file is missing, truncated or unsupported; names the file and the reason
     ├── ConfigError          --  a setting is unknown or wrong; names the setting
@@ -120,6 +121,13 @@ class Unavailable(PhaseServeError):
     code = "unavailable"
 
 
+class HandoffFailed(PhaseServeError):
+    """The KV of a request did not get from one replica to another whole and in time."""
+
+    status = 503
+    code = "kv_handoff_failed"
+
+
 class DeadlineExceeded(PhaseServeError):
     """A wait reached its bound."""
 
@@ -161,6 +169,7 @@ _BY_CODE: dict[str, type[PhaseServeError]] = {
         Cancelled,
         EngineFailure,
         Unavailable,
+        HandoffFailed,
         DeadlineExceeded,
     )
 }

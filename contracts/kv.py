@@ -36,9 +36,11 @@ class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
-    """Two replicas may hand KV to each other only if all of this agrees."""
+    """Two replicas may hand KV to each other only if all of this agrees (block sizes may differ where one can be cut
+    into the other). `numerics` names what else changes a value: weights' quantization and executor."""
 
     model_digest: str
     layout: KVLayout
     parallel: str = "tp1pp1"
-    protocol: int = 1
+    numerics: str = ""
+    protocol: int = 2

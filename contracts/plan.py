@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import msgspec
 
+from contracts.handoff import HandoffReport
 from contracts.phase import Layout
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What the router expects, in seconds, from the moment of the decision (`ttft_s`: from arrival)."""
+    """What the router expects, in seconds, from the moment of the decision (`ttft_s`: from arrival).
+
+    `transfer_s` is the KV transfer as a whole, `exposed_s` the part that is not hidden behind the prefill.
+    """
 
     ttft_s: float
     switch_wait_s: float
     tpot_s: float
     harm_s: float = 0.0
+    transfer_s: float = 0.0
+    exposed_s: float = 0.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one request runs. `reason` is one sentence with the numbers that decided."""
+    """Where one request runs. `reason` is one sentence with the numbers that decided.
+
+    `replica_id` is where it decodes; `prefill_replica_id` is set when it is computed elsewhere (disaggregated).
+    `fallback` says why the layout that was asked for could not be had, None when nothing was given up.
+    """
 
     layout: Layout
     replica_id: str
     prediction: Prediction
     reason: str
+    prefill_replica_id: str | None = None
+    fallback: str | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +45,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     tpot_s: float | None
     output_tokens: int
     finish: str
+    handoff: HandoffReport | None = None
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import msgspec
 
 from contracts.batch import Batch, PromptLogprobs, StepResult, TokenLogprobs
 from contracts.errors import ErrorInfo
+from contracts.handoff import HandoffReport, KVTicket
 from contracts.request import FinishReason, Request
 
 
@@ -49,12 +50,104 @@ class DrainRequested(msgspec.Struct, frozen=True):
     """Accept nothing new, finish what is here, then say so."""
 
 
+class KVArriving(msgspec.Struct, frozen=True):
+    """Receiver: a sign of life of this sequence's hand-off. `bytes_left` are still to come, at `bytes_per_s` (0: not
+    known yet); `expected_s` more passes before the sender has computed the rest. The lease is extended accordingly."""
+
+    request_id: str
+    bytes_left: int
+    bytes_per_s: float
+    expected_s: float = 0.0
+
+
+class KVReceived(msgspec.Struct, frozen=True):
+    """Receiver: every layer of every block is there and verified. `token_ids` are the output tokens that the sender
+    sampled (one), `logprobs` theirs if asked for."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+    report: HandoffReport
+
+
+class KVLost(msgspec.Struct, frozen=True):
+    """Receiver: this sequence's KV will not come whole (sender's word, broken link, wrong count or checksum).
+    `corrupt` when a checksum said so."""
+
+    request_id: str
+    reason: str
+    corrupt: bool = False
+
+
+class KVSent(msgspec.Struct, frozen=True):
+    """Sender: the receiver has acknowledged the commit; the blocks may go."""
+
+    request_id: str
+    num_bytes: int
+
+
+class KVSendFailed(msgspec.Struct, frozen=True):
+    """Sender: the hand-off failed; the receiver was told if it can be reached."""
+
+    request_id: str
+    reason: str
+
+
+class KVClosed(msgspec.Struct, frozen=True):
+    """Answer to `StopKV`: nothing reads or writes the sequence's blocks any more."""
+
+    request_id: str
+
+
+class LinkUp(msgspec.Struct, frozen=True):
+    """A peer passed handshake and self-test: KV may be sent to it."""
+
+    peer_id: str
+    peer_incarnation: str
+    transport: str
+    device: str
+    latency_s: float
+
+
+class LinkDown(msgspec.Struct, frozen=True):
+    """A peer cannot be sent to, and why."""
+
+    peer_id: str
+    peer_incarnation: str
+    reason: str
+
+
+class LinkMeasured(msgspec.Struct, frozen=True):
+    """`num_bytes` crossed the link to a peer within `duration_s`; `probe` tells a probe from a real transfer."""
+
+    peer_id: str
+    num_bytes: int
+    duration_s: float
+    probe: bool = False
+
+
 class Woken(msgspec.Struct, frozen=True):
     """Time passed; sent at least once a heartbeat."""
 
 
 ReplicaEvent = (
-    RequestArrived | ClientGone | StepDone | StepFailed | LeaseGranted | LeaseRevoked | DrainRequested | Woken
+    RequestArrived
+    | ClientGone
+    | StepDone
+    | StepFailed
+    | LeaseGranted
+    | LeaseRevoked
+    | DrainRequested
+    | KVArriving
+    | KVReceived
+    | KVLost
+    | KVSent
+    | KVSendFailed
+    | KVClosed
+    | LinkUp
+    | LinkDown
+    | LinkMeasured
+    | Woken
 )
 
 
@@ -71,11 +164,14 @@ class SequenceUsage(msgspec.Struct, frozen=True, kw_only=True):
     prefill_s: float
     switch_wait_s: float | None
     preemptions: int
+    handoff: HandoffReport | None = None
 
 
 class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """New tokens of one sequence, and its end when `finish` is set (exactly once per accepted request).
 
+    `first_index` is the position of `token_ids[0]` in the sequence's whole output: after a hand-off both replicas say
+    the first token, and the router keeps one.
     A token that ended the sequence (eos or stop token) is in `token_ids` and named by `stop_token_id`.
     """
 
@@ -87,6 +183,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stop_token_id: int | None = None
     error: ErrorInfo | None = None
     usage: SequenceUsage | None = None
+    first_index: int = 0
 
 
 class RunStep(msgspec.Struct, frozen=True):
@@ -108,8 +205,52 @@ class Refuse(msgspec.Struct, frozen=True):
     error: ErrorInfo
 
 
+class ReserveKV(msgspec.Struct, frozen=True, kw_only=True):
+    """Receiver: `blocks` are reserved for tokens `skip_tokens` to `num_tokens - 1` of this sequence: issue a ticket,
+    open its slot, tell the router."""
+
+    request_id: str
+    prefill_replica_id: str
+    num_tokens: int
+    skip_tokens: int
+    blocks: tuple[int, ...]
+    lease_s: float
+
+
+class SendKV(msgspec.Struct, frozen=True, kw_only=True):
+    """Sender: the sequence got its blocks; push its KV under `ticket`. `blocks` is its whole block table; the KV of
+    its first `ready_tokens` tokens is there already (prefix cache), the rest comes with the steps that follow."""
+
+    request_id: str
+    ticket: KVTicket
+    blocks: tuple[int, ...]
+    ready_tokens: int
+
+
+class CommitKV(msgspec.Struct, frozen=True, kw_only=True):
+    """Sender: everything is computed, and these are the first output tokens. Stands before the next `RunStep`."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+class StopKV(msgspec.Struct, frozen=True):
+    """Either side: give this sequence's hand-off up and tell the peer `reason`; answer with `KVClosed`."""
+
+    request_id: str
+    reason: str
+
+
+class ProbeLink(msgspec.Struct, frozen=True):
+    """Measure the link to a peer with about `num_bytes`, without disturbing transfers; answer with `LinkMeasured`."""
+
+    peer_id: str
+    num_bytes: int
+
+
 class SayDrained(msgspec.Struct, frozen=True):
     """Nothing is left; sent once after a drain."""
 
 
-ReplicaAction = RunStep | Emit | Refuse | SayDrained
+ReplicaAction = RunStep | Emit | Refuse | ReserveKV | SendKV | CommitKV | StopKV | ProbeLink | SayDrained

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+from contracts.handoff import DecodeLeg, PrefillLeg
+
 
 class Slo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Latency targets of a request, in seconds."""
@@ -46,6 +48,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `waited_s` is how long the request had already waited when it was sent (clocks of two machines are never
     compared). `submit_index` counts submissions of one router to one replica, from 1.
+
+    `output_token_ids` were generated elsewhere already (the replica that did is gone, or handed over): generation goes
+    on after them, and `sampling.max_tokens` counts them too. `leg` is set when another replica does the other phase.
     """
 
     request_id: str
@@ -55,12 +60,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     waited_s: float = 0.0
     submit_index: int = 0
+    output_token_ids: tuple[int, ...] = ()
+    leg: PrefillLeg | DecodeLeg | None = None
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended."""
+    """Why a sequence ended. `HANDED_OVER`: on this replica only, the receiver of its KV goes on with it."""
 
     STOP = "stop"
     LENGTH = "length"
     CANCELLED = "cancelled"
     ERROR = "error"
+    HANDED_OVER = "handed_over"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from contracts.handoff import LinkView
 from contracts.kv import Fingerprint
 from contracts.model import ModelSpec
 from contracts.phase import Phase, Role
@@ -29,7 +30,10 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Said once, at the handshake. A changed `incarnation` means a new process: nothing of the old one is left."""
+    """Said once, at the handshake. A changed `incarnation` means a new process: nothing of the old one is left.
+
+    `data_endpoints` are where KV can be sent to, best first; empty when this replica can neither give nor take KV.
+    """
 
     replica_id: str
     incarnation: str
@@ -40,6 +44,7 @@ class ReplicaIdentity(msgspec.Struct, frozen=True, kw_only=True):
     max_running: int
     max_waiting: int
     device: str = "cpu"
+    data_endpoints: tuple[str, ...] = ()
 
 
 class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +55,9 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     `acked_submit_index` is the highest `Request.submit_index` of the receiving router that this view already counts.
     `prompt_tokens_computed` and `output_tokens_computed` count rows since the start: they tell where a prompt was
     really computed.
+    `receiving` sequences wait for their KV (blocks reserved, counted in `running`), `sending` ones have been computed
+    and hold their blocks until the receiver has all of them. `handoffs_*`, `kv_bytes_*` and `checksum_errors` count
+    since the start. `links` are this replica's links to the peers it may send to.
     `steps_done` moves while the engine makes progress; `step_age_s` is how long the step in flight has run.
     """
 
@@ -80,3 +88,12 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     prefix_query_tokens: int = 0
     prompt_tokens_computed: int = 0
     output_tokens_computed: int = 0
+    receiving: int = 0
+    sending: int = 0
+    handoffs_in: int = 0
+    handoffs_out: int = 0
+    handoffs_failed: int = 0
+    kv_bytes_in: int = 0
+    kv_bytes_out: int = 0
+    checksum_errors: int = 0
+    links: tuple[LinkView, ...] = ()

@@ -9,11 +9,12 @@ from __future__ import annotations
 import msgspec
 
 from contracts.errors import ErrorInfo, ProtocolError
+from contracts.handoff import KVTicket, Peer
 from contracts.replica_io import SequenceOutput
 from contracts.request import Request
 from contracts.views import ReplicaIdentity, ReplicaView
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -55,7 +56,13 @@ class Ping(_Message, frozen=True):
     nonce: int
 
 
-RouterMessage = Hello | Submit | Cancel | Lease | Drain | Ping
+class Peers(_Message, frozen=True):
+    """Router to replica: the replicas it may send KV to; those left out are to be forgotten."""
+
+    peers: tuple[Peer, ...]
+
+
+RouterMessage = Hello | Submit | Cancel | Lease | Drain | Ping | Peers
 
 
 class Welcome(_Message, frozen=True):
@@ -85,13 +92,20 @@ class Refused(_Message, frozen=True):
     error: ErrorInfo
 
 
+class Reserved(_Message, frozen=True):
+    """Replica to router: the decode leg has its blocks; its KV is to be sent under `ticket`."""
+
+    request_id: str
+    ticket: KVTicket
+
+
 class Goodbye(_Message, frozen=True):
     """Replica to router: drained or stopping; no message follows."""
 
     reason: str
 
 
-ReplicaMessage = Welcome | Heartbeat | Outputs | Refused | Goodbye
+ReplicaMessage = Welcome | Heartbeat | Outputs | Refused | Reserved | Goodbye
 
 _encoder = msgspec.msgpack.Encoder()
 _router_decoder = msgspec.msgpack.Decoder(RouterMessage)
