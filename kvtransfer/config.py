@@ -52,13 +52,13 @@ class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     host: the address to listen on and to tell others; empty: chosen from `device`, or from the route that is used.
     port: of the control connection; 0: any. Bulk endpoints always take any port.
     device: network interface whose address to advertise, empty: any.
-    secret: what the replicas of one fleet know and nobody else does; every connection proves it. At least 16 characters.
+    secret: what the replicas of one fleet know and nobody else does; each connection proves it. At least 16 characters.
     tls_cert, tls_key, tls_ca: files (PEM); all or none. They encrypt the control connection and the `tcp` transport;
         no other transport can encrypt, so `auto` becomes `tcp`.
     max_concurrent_transfers: tickets under way on either side; further ones wait.
     chunk_bytes: size that puts are cut or gathered to. 1 to 2 MiB is where the cost per message stops to matter.
     window: puts under way on one link.
-    connect_deadline_s: for connecting, handshake and self-test. silence_s: a link that says nothing for so long is dead.
+    connect_deadline_s: for connecting, handshake and self-test. silence_s: a link silent for so long is dead.
     ucx: settings of UCX, for `ucx` and `nixl`. faults: of the loopback transport.
     """
 

@@ -17,8 +17,8 @@ from contracts.errors import ConfigError
 UcxFabric = Literal["auto", "tcp", "shm", "roce", "infiniband"]
 
 _TLS = {
-    # One kernel serves all network namespaces of a host, so UCX's shared memory ignores links and their shaping. Our own
-    # `cma` transport serves peers of one host and knows better; UCX is kept to the network unless `shm` is asked for.
+    # One kernel serves all network namespaces of a host, so its shared memory ignores links and their shaping. Our
+    # own `cma` transport serves peers of one host and knows better; UCX keeps to the network unless told.
     "tcp": "tcp",
     "shm": "posix,sysv,cma,self,tcp",
     # `ud` only bootstraps connections of `rc`; tcp is left out so that a missing fabric fails instead of being slow.
