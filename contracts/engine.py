@@ -32,9 +32,22 @@ class Engine(Protocol):
 
     @property
     def kv_memory(self) -> memoryview | None:
-        """The whole KV pool as writable bytes, C order `[num_layers, num_blocks, block_bytes_per_layer]`.
+        """The whole KV pool as writable bytes, page-aligned, C order `[num_layers, num_blocks, block_bytes_per_layer]`.
 
-        None where the host cannot address it: such an engine can neither give nor take KV.
+        None where the host cannot address it (on CUDA, for now): such an engine can neither give nor take KV.
+        """
+        ...
+
+    @property
+    def device(self) -> str:
+        """Where it runs: `cpu`, `cuda:0`, `fake`."""
+        ...
+
+    @property
+    def numerics(self) -> str:
+        """What changes values beside model, dtype and layout: weights' quantization, executor, rope table.
+
+        Goes into the `Fingerprint`: KV of engines that differ in it does not mix.
         """
         ...
 
