@@ -53,6 +53,7 @@ class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     port: of the control connection; 0: any. Bulk endpoints always take any port.
     device: network interface whose address to advertise, empty: any.
     secret: what the replicas of one fleet know and nobody else does; each connection proves it. At least 16 characters.
+    open_fleet: no secret; whoever reaches the port is taken for a member. For networks that nobody else is on.
     tls_cert, tls_key, tls_ca: files (PEM); all or none. They encrypt the control connection and the `tcp` transport;
         no other transport can encrypt, so `auto` becomes `tcp`.
     max_concurrent_transfers: tickets under way on either side; further ones wait.
@@ -69,6 +70,7 @@ class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     port: int = 0
     device: str = ""
     secret: str = ""
+    open_fleet: bool = False
     tls_cert: str = ""
     tls_key: str = ""
     tls_ca: str = ""
@@ -93,7 +95,9 @@ class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ConfigError("chunk_bytes must be at most 1 GiB", param="chunk_bytes")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be 0 to 65535, but is {self.port}", param="port")
-        if self.enabled and len(self.secret) < MIN_SECRET_CHARS:
+        if self.open_fleet and self.secret:
+            raise ConfigError("a secret and open_fleet exclude each other", param="open_fleet")
+        if self.enabled and not self.open_fleet and len(self.secret) < MIN_SECRET_CHARS:
             raise ConfigError(f"secret must have at least {MIN_SECRET_CHARS} characters", param="secret")
         self._check_tls()
         if self.require == "rdma" and self.transport not in ("auto", "nixl", "ucx"):
