@@ -11,7 +11,8 @@ from contracts.phase import Layout
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """What the router expects, in seconds, from the moment of the decision (`ttft_s`: from arrival).
 
-    `transfer_s` is the KV transfer as a whole, `exposed_s` the part that is not hidden behind the prefill.
+    `transfer_s` is the KV transfer as a whole, `exposed_s` the part that is not hidden behind the prefill;
+    `link_bytes_per_s` is the rate it was predicted with (0: no transfer).
     """
 
     ttft_s: float
@@ -20,6 +21,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     harm_s: float = 0.0
     transfer_s: float = 0.0
     exposed_s: float = 0.0
+    link_bytes_per_s: float = 0.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
