@@ -45,7 +45,7 @@ class Engine(Protocol):
 
     @property
     def numerics(self) -> str:
-        """What changes values beside model, dtype and layout: weights' quantization, executor, rope table.
+        """What changes values beside model, dtype and layout: weights' quantization and executor.
 
         Goes into the `Fingerprint`: KV of engines that differ in it does not mix.
         """

@@ -25,7 +25,7 @@ from engine.native_executor import NativeCpuExecutor, native_supports
 from engine.rope import RopeTable, build_rope_table
 from engine.rotation import rotate_for_int8
 from engine.sampling.sampler import Sampler
-from engine.torch_engine import OnLayerDone, TorchEngine
+from engine.torch_engine import TorchEngine
 from engine.torch_executor import TorchExecutor
 from engine.weights import DecoderWeights, load_weights
 
@@ -48,7 +48,6 @@ def assemble_engine(
     weight_files: Sequence[Path],
     config: EngineConfig,
     sampler: Sampler,
-    on_layer_done: OnLayerDone | None = None,
 ) -> TorchEngine:
     """Like `build_engine`, for a model that is already resolved and a sampler that exists."""
     device = _device(config)
@@ -65,7 +64,7 @@ def assemble_engine(
         block_size=config.block_size,
         dtype=dtype,
     )
-    kv_cache = KVCache(layout, choose_num_blocks(config, layout, device), device)
+    kv_cache = KVCache(layout, choose_num_blocks(config, layout, device), device, touch=config.prefault)
     executor, name = _executor(config, weights, spec, rope, kv_cache, device)
     capacity = kv_cache.num_blocks * layout.block_size
     held = msgspec.structs.replace(spec, max_context=min(max_context, capacity))
@@ -80,7 +79,8 @@ def assemble_engine(
         held.max_context,
         spec.max_context,
     )
-    return TorchEngine(held, executor, kv_cache, sampler, device=device, on_layer_done=on_layer_done)
+    numerics = f"{config.quantization} weights, {name} executor"
+    return TorchEngine(held, executor, kv_cache, sampler, device=device, numerics=numerics)
 
 
 def _device(config: EngineConfig) -> torch.device:

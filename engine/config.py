@@ -20,6 +20,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     "cuda[:index]". `dtype` "auto" is float32 on a CPU and bfloat16 on CUDA. The KV cache gets `num_blocks` blocks, or
     as many as fit into `kv_bytes`, or a share of the free memory. `max_context` (tokens) lowers the model's own.
     `threads` is torch's intra-op thread count. `seed` is used by requests that name none.
+    `prefault` makes all KV memory of a CPU resident at start (up to 1 s per GB) instead of block by block at first use.
+    Off by default, because it is memory that a lightly loaded replica may never need; on is right for a replica that
+    takes KV in from others: receiving into untouched memory costs several times the CPU of the copy, once per block.
     Raises `ConfigError` naming the setting.
     """
 
@@ -34,6 +37,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_context: int = 0
     threads: int = 0
     seed: int = 0
+    prefault: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_blocks", "kv_bytes", "max_context", "threads", "seed"):

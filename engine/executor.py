@@ -11,6 +11,8 @@ from typing import Protocol
 
 import torch
 
+from contracts.engine import OnLayerDone
+
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
@@ -44,8 +46,19 @@ class LayerExecutor(Protocol):
         """Token embeddings, [N, hidden_size]."""
         ...
 
-    def run_layers(self, hidden: torch.Tensor, inputs: StepInputs, first: int, last: int) -> torch.Tensor:
-        """Layers `first` to `last - 1`: writes their KV into the cache, returns the new hidden state (may reuse it)."""
+    def run_layers(
+        self,
+        hidden: torch.Tensor,
+        inputs: StepInputs,
+        first: int,
+        last: int,
+        on_layer_done: OnLayerDone | None = None,
+    ) -> torch.Tensor:
+        """Layers `first` to `last - 1`: writes their KV into the cache, returns the new hidden state (may reuse it).
+
+        `on_layer_done` is called on the caller's thread, in order, before the attention of the layer begins: all that
+        the layer still has to compute hides what is done with its KV.
+        """
         ...
 
     def logits(self, rows: torch.Tensor) -> torch.Tensor:

@@ -1,13 +1,13 @@
-"""The paged KV cache: one tensor per layer, written by slot, read by block table."""
+"""The paged KV cache: one allocation, a view per layer, written by slot, read by block table."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 
 from contracts.kv import KVLayout
+from engine.kv_memory import as_bytes, prefault, zeroed_memory
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Names in `KVLayout.dtype` and what torch calls them."""
@@ -16,15 +16,26 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16":
 class KVCache:
     """KV of `num_blocks` blocks; `layers[i]` is [num_blocks, 2, num_kv_heads, block_size, head_dim] (0 keys, 1 values).
 
-    Memory starts as zeros: on a CPU the pages are touched only when a block is first used.
+    All layers are views of one allocation. It starts as zeros: on a CPU the pages are touched only when a block is
+    first used, or all at once with `touch`. `memory` is that allocation as bytes, C order [num_layers, num_blocks,
+    block_bytes_per_layer], or None where it is not the host's.
     """
 
-    def __init__(self, layout: KVLayout, num_blocks: int, device: torch.device) -> None:
+    def __init__(self, layout: KVLayout, num_blocks: int, device: torch.device, *, touch: bool = False) -> None:
         self.layout = layout
         self.num_blocks = num_blocks
-        shape = (num_blocks, 2, layout.num_kv_heads, layout.block_size, layout.head_dim)
+        shape = (layout.num_layers, num_blocks, 2, layout.num_kv_heads, layout.block_size, layout.head_dim)
         dtype = TORCH_DTYPES[layout.dtype]
-        self.layers = tuple(_zeros(shape, dtype, device) for _ in range(layout.num_layers))
+        self.memory: memoryview | None = None
+        if device.type == "cpu":
+            pages = zeroed_memory(math.prod(shape) * dtype.itemsize)
+            if touch:
+                prefault(pages)
+            self.memory = as_bytes(pages)
+            pool = torch.from_numpy(pages).view(dtype).view(shape)
+        else:
+            pool = torch.zeros(shape, dtype=dtype, device=device)
+        self.layers = tuple(pool.unbind(0))
 
     def write(
         self, layer: int, blocks: torch.Tensor, offsets: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
@@ -33,13 +44,6 @@ class KVCache:
         cache = self.layers[layer]
         cache[blocks, 0, :, offsets] = keys
         cache[blocks, 1, :, offsets] = values
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """`torch.zeros`, but on a CPU of memory that the system zeroes at first touch (torch would write all of it now)."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
 
 
 def gather_blocks(cache: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

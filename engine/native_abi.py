@@ -6,7 +6,10 @@ import ctypes
 from ctypes import c_float, c_int32, c_int64, c_void_p
 from typing import Any, ClassVar
 
-ABI_VERSION = 1
+ABI_VERSION = 2
+
+OnLayerDone = ctypes.CFUNCTYPE(None, c_int64)
+"""A Python function of a layer's index, as C calls it; `OnLayerDone()` is null. It must not raise."""
 
 _Fields = list[tuple[str, Any]]
 
@@ -67,7 +70,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ps_workspace_free": (None, [c_void_p]),
     "ps_pack_f32": (None, [c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int32]),
     "ps_pack_i8": (None, [c_void_p, c_int64, c_int64, c_int32, c_void_p, c_void_p, c_void_p, c_int32]),
-    "ps_run_layers": (c_int32, [c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int32]),
+    "ps_run_layers": (c_int32, [c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int32, OnLayerDone]),
     "ps_logits": (c_int32, [c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_int32]),
 }
 

@@ -14,6 +14,7 @@ import weakref
 import torch
 from torch.nn import functional
 
+from contracts.engine import OnLayerDone
 from contracts.errors import ConfigError, EngineFailure
 from contracts.model import ModelSpec
 from engine import native_abi as abi
@@ -77,14 +78,26 @@ class NativeCpuExecutor:
         """Token embeddings, float32 [N, hidden_size]."""
         return functional.embedding(inputs.token_ids, self._embedding).float()
 
-    def run_layers(self, hidden: torch.Tensor, inputs: StepInputs, first: int, last: int) -> torch.Tensor:
-        """Layers `first` to `last - 1`, in place if `hidden` is contiguous. Raises `EngineFailure` for bad inputs."""
+    def run_layers(
+        self,
+        hidden: torch.Tensor,
+        inputs: StepInputs,
+        first: int,
+        last: int,
+        on_layer_done: OnLayerDone | None = None,
+    ) -> torch.Tensor:
+        """Layers `first` to `last - 1`, in place if `hidden` is contiguous. Raises `EngineFailure` for bad inputs.
+
+        The kernels call `on_layer_done` back from within the range, and only that call takes the GIL. What it raises is
+        raised when the layers are done; the later layers are not announced.
+        """
         if not 0 <= first <= last <= self._spec.num_layers:
             raise EngineFailure(f"layers {first} to {last - 1} of {self._spec.num_layers}")
         step = self._step(inputs)
         hidden = self._rows(hidden)
         if hidden.shape[0] != step.num_rows:
             raise EngineFailure(f"{hidden.shape[0]} hidden rows for a step of {step.num_rows}")
+        announce = _Announcement(on_layer_done)
         self._done(
             self._kernels.ps_run_layers(
                 self._model,
@@ -94,8 +107,10 @@ class NativeCpuExecutor:
                 first,
                 last,
                 self._num_threads,
+                announce.for_c,
             )
         )
+        announce.reraise()
         return hidden
 
     def logits(self, rows: torch.Tensor) -> torch.Tensor:
@@ -135,3 +150,25 @@ class NativeCpuExecutor:
     def _done(self, code: int) -> None:
         if code:
             raise EngineFailure("the CPU kernels ran out of memory")
+
+
+class _Announcement:
+    """Carries `on_layer_done` through C, which no exception may cross."""
+
+    def __init__(self, on_layer_done: OnLayerDone | None) -> None:
+        self._on_layer_done = on_layer_done
+        self._error: Exception | None = None
+        self.for_c = abi.OnLayerDone() if on_layer_done is None else abi.OnLayerDone(self._call)
+
+    def _call(self, layer: int) -> None:
+        if self._on_layer_done is None or self._error is not None:
+            return
+        try:
+            self._on_layer_done(layer)
+        except Exception as error:  # noqa: BLE001 - the boundary to C: what crossed it would be printed and lost
+            self._error = error
+
+    def reraise(self) -> None:
+        """Raise what the call raised."""
+        if self._error is not None:
+            raise self._error

@@ -74,7 +74,7 @@ class PackedDecoder:
             o=self._linear(layer.o, layer.o_bias),
             gate_up=self._linear(layer.gate_up, layer.gate_up_bias, paired=True),
             down=self._linear(layer.down, layer.down_bias),
-            cache=self._cache(cache),
+            cache=self._keep(cache),
         )
 
     def _arena_bytes(self, spec: ModelSpec) -> int:
@@ -98,11 +98,6 @@ class PackedDecoder:
         address = self._arena.data_ptr() + self._used_bytes
         self._used_bytes += num_bytes
         return address
-
-    def _cache(self, cache: torch.Tensor) -> int:
-        """Huge pages for the KV cache too: its pages are touched at random by decode attention."""
-        self._kernels.ps_advise_huge(cache.data_ptr(), cache.nbytes)
-        return self._keep(cache)
 
     def _keep(self, tensor: torch.Tensor) -> int:
         self._owned.append(tensor)

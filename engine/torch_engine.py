@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 
 from contracts.batch import Batch, Chunk, PromptLogprobs, SequenceStart, StepResult, TokenLogprobs
+from contracts.engine import OnLayerDone
 from contracts.errors import EngineFailure
 from contracts.kv import KVLayout
 from contracts.model import ModelSpec
-from engine.executor import LayerExecutor, StepInputs
+from engine.executor import LayerExecutor
 from engine.kv_cache import KVCache
 from engine.sampling.sampler import Sampler
 from engine.step_inputs import build_step_inputs
-
-OnLayerDone = Callable[[int], None]
-"""Called with a layer's index when the step's KV of that layer is in the cache (on CUDA: is enqueued)."""
 
 _PROMPT_ROWS = 128  # logits rows held at once for prompt log probabilities: 8k rows of a large vocabulary are gigabytes
 
@@ -32,15 +30,16 @@ class TorchEngine:
         sampler: Sampler,
         *,
         device: torch.device,
-        on_layer_done: OnLayerDone | None = None,
+        numerics: str,
     ) -> None:
         self._spec = spec
         self._kv_layout = kv_cache.layout
         self._num_blocks = kv_cache.num_blocks
+        self._kv_memory = kv_cache.memory
         self._executor: LayerExecutor | None = executor
         self._sampler = sampler
         self._device = device
-        self._on_layer_done = on_layer_done
+        self._numerics = numerics
         self._starts: dict[str, SequenceStart] = {}
 
     @property
@@ -58,9 +57,27 @@ class TorchEngine:
         """KV blocks that exist."""
         return self._num_blocks
 
+    @property
+    def kv_memory(self) -> memoryview | None:
+        """The KV pool, see `contracts.engine.Engine`. None on CUDA, and after `close`."""
+        return self._kv_memory
+
+    @property
+    def device(self) -> str:
+        """Where it runs, in torch's words."""
+        return str(self._device)
+
+    @property
+    def numerics(self) -> str:
+        """Weights' quantization and executor, which both change values."""
+        return self._numerics
+
     @torch.inference_mode()
-    def step(self, batch: Batch) -> StepResult:
-        """Compute one batch. A sequence whose logits are not finite fails alone; anything else is `EngineFailure`."""
+    def step(self, batch: Batch, on_layer_done: OnLayerDone | None = None) -> StepResult:
+        """Compute one batch. A sequence whose logits are not finite fails alone; anything else is `EngineFailure`.
+
+        With `on_layer_done` each layer is announced before its attention, so with most of its computing still to come.
+        """
         if self._executor is None:
             raise EngineFailure("the engine is closed")
         self._end(batch.ended)
@@ -69,7 +86,8 @@ class TorchEngine:
             return StepResult(step_index=batch.step_index)
         inputs = build_step_inputs(batch, self._kv_layout, self._num_blocks, self._spec, self._device)
         try:
-            hidden = self._run_layers(self._executor, inputs)
+            hidden = self._executor.embed(inputs)
+            hidden = self._executor.run_layers(hidden, inputs, 0, self._spec.num_layers, on_layer_done)
             return self._outputs(self._executor, batch, hidden)
         except RuntimeError as error:  # what torch raises, out-of-memory included
             raise EngineFailure(f"step {batch.step_index}: {error}") from error
@@ -78,6 +96,7 @@ class TorchEngine:
         """Forget all sequences and let go of weights and KV cache. Idempotent."""
         self._end(tuple(self._starts))
         self._executor = None
+        self._kv_memory = None
 
     def _start(self, started: Iterable[SequenceStart]) -> None:
         for start in started:
@@ -88,15 +107,6 @@ class TorchEngine:
         for sequence_id in ended:
             self._starts.pop(sequence_id, None)
             self._sampler.end(sequence_id)
-
-    def _run_layers(self, executor: LayerExecutor, inputs: StepInputs) -> torch.Tensor:
-        hidden = executor.embed(inputs)
-        if self._on_layer_done is None:
-            return executor.run_layers(hidden, inputs, 0, self._spec.num_layers)
-        for layer in range(self._spec.num_layers):
-            hidden = executor.run_layers(hidden, inputs, layer, layer + 1)
-            self._on_layer_done(layer)
-        return hidden
 
     def _outputs(self, executor: LayerExecutor, batch: Batch, hidden: torch.Tensor) -> StepResult:
         """Logits of the rows that somebody asked for, and of no other row."""

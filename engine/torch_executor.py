@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from contracts.engine import OnLayerDone
 from contracts.model import ModelSpec
 from engine.attention import AttendLayer, Attention
 from engine.executor import StepInputs
@@ -70,11 +71,18 @@ class TorchExecutor:
         """Token embeddings, [N, hidden_size]."""
         return functional.embedding(inputs.token_ids, self._embedding)
 
-    def run_layers(self, hidden: torch.Tensor, inputs: StepInputs, first: int, last: int) -> torch.Tensor:
+    def run_layers(
+        self,
+        hidden: torch.Tensor,
+        inputs: StepInputs,
+        first: int,
+        last: int,
+        on_layer_done: OnLayerDone | None = None,
+    ) -> torch.Tensor:
         """Layers `first` to `last - 1`; `hidden` is overwritten."""
         plan = self._plan_of(inputs)
         for index in range(first, last):
-            self._run_layer(hidden, index, plan)
+            self._run_layer(hidden, index, plan, on_layer_done)
         return hidden
 
     def logits(self, rows: torch.Tensor) -> torch.Tensor:
@@ -97,10 +105,12 @@ class TorchExecutor:
             )
         return self._plan
 
-    def _run_layer(self, hidden: torch.Tensor, index: int, plan: _StepPlan) -> None:
+    def _run_layer(self, hidden: torch.Tensor, index: int, plan: _StepPlan, on_layer_done: OnLayerDone | None) -> None:
         layer = self._layers[index]
         query, key, value = self._project(layer, self._norm(hidden, layer.input_norm), plan)
         self._kv_cache.write(index, plan.blocks, plan.offsets, key, value)
+        if on_layer_done is not None:
+            on_layer_done(index)
         hidden += layer.o(plan.attend(query, self._kv_cache.layers[index]))
         gate_up = layer.gate_up(self._norm(hidden, layer.post_norm))
         gate, up = gate_up.chunk(2, dim=-1)

@@ -19,7 +19,7 @@ class Decoder {
           scratch_(space.private_scratch.floats() + team.thread * space.scratch_floats),
           attention_scratch_(scratch_, model.head_dim) {}
 
-    void run_layer(int64_t index) {
+    void run_layer(int64_t index, OnLayerDone on_layer_done) {
         const Layer& layer = model_.layers[index];
         float *qkv = space_.qkv.floats(), *attended = space_.attended.floats(), *activated = space_.activated.floats();
         linear(prepare(hidden_, model_.hidden, model_.hidden, layer.input_norm), layer.qkv, Epilogue::kStore, qkv,
@@ -27,6 +27,8 @@ class Decoder {
         team_.sync();
         rotate_and_cache(layer);
         team_.sync();
+        // The other threads go on: what the layer still has to compute hides the call, and what it sets off.
+        if (on_layer_done && team_.thread == 0) on_layer_done(index);
         attend(layer, index);
         team_.sync();
         linear(prepare(attended, space_.attended_stride, layer.o.k, nullptr), layer.o, Epilogue::kAdd, hidden_,
@@ -210,9 +212,10 @@ void ps_pack_i8(const float* w, int64_t n, int64_t k, int32_t paired, int8_t* pa
                           offsets + p * ps::NR);
 }
 
-// Layers first..last-1 on hidden [num_rows, hidden], in place. 0, or 1 when memory ran out (nothing was computed).
+// Layers first..last-1 on hidden [num_rows, hidden], in place; `on_layer_done` may be null and must not throw. 0, or 1
+// when memory ran out (nothing was computed).
 int32_t ps_run_layers(const ps::Model* model, const ps::Step* step, void* workspace, float* hidden, int64_t first,
-                      int64_t last, int32_t num_threads) {
+                      int64_t last, int32_t num_threads, ps::OnLayerDone on_layer_done) {
     ps::Workspace& space = *static_cast<ps::Workspace*>(workspace);
     try {
         space.fit(*model, step->num_rows, num_threads);
@@ -222,7 +225,7 @@ int32_t ps_run_layers(const ps::Model* model, const ps::Step* step, void* worksp
         return 1;
     }
     ps::with_team(*model, *step, space, hidden, num_threads, [&](ps::Decoder& decoder) {
-        for (int64_t i = first; i < last; ++i) decoder.run_layer(i);
+        for (int64_t i = first; i < last; ++i) decoder.run_layer(i, on_layer_done);
     });
     return 0;
 }

@@ -6,7 +6,7 @@
 
 namespace ps {
 
-constexpr int32_t kAbiVersion = 1;
+constexpr int32_t kAbiVersion = 2;
 
 // Packed weights [n, k]: fp32 panels, or int8 panels with scales and offsets per packed column. `bias` may be null.
 struct Linear {
@@ -40,5 +40,8 @@ struct Step {
     const int32_t *positions, *query_start, *context_len, *block_table;
     const int64_t* slots;
 };
+
+// Told the index of a layer whose KV is written for all rows, on the calling thread, in order.
+using OnLayerDone = void (*)(int64_t layer);
 
 }  // namespace ps

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -33,19 +34,31 @@ def engine(make_tiny: Any, executor: str) -> TorchEngine:
     return engine_of(make_tiny("Llama"), executor=executor)
 
 
-def engine_of(model: Any, on_layer_done: Callable[[int], None] | None = None, **config: Any) -> TorchEngine:
+def engine_of(model: Any, **config: Any) -> TorchEngine:
     chosen = EngineConfig(**{"device": "cpu", "num_blocks": 32, **config})
     sampler = Sampler(model.spec.vocab_size, model.spec.eos_token_ids, 0)
-    return assemble_engine(model.spec, model.weight_files, chosen, sampler, on_layer_done)
+    return assemble_engine(model.spec, model.weight_files, chosen, sampler)
 
 
-def greedy(engine: Engine, prompt: list[int], count: int) -> list[int]:
+def kv_of(engine: Engine) -> Any:
+    """The KV memory, float32 [num_layers, num_blocks, 2, num_kv_heads, block_size, head_dim]."""
+    layout = engine.kv_layout
+    assert engine.kv_memory is not None
+    shape = (layout.num_layers, engine.num_blocks, 2, layout.num_kv_heads, layout.block_size, layout.head_dim)
+    return np.frombuffer(engine.kv_memory, dtype=np.float32).reshape(shape)
+
+
+def greedy(
+    engine: Engine, prompt: list[int], count: int, on_layer_done: Callable[[int], None] | None = None
+) -> list[int]:
     """`count` greedy tokens of one sequence, the prompt in one chunk."""
     start = SequenceStart("g", tuple(prompt), GREEDY)
     table = tuple(range(8))
-    out = [engine.step(batch(Chunk("g", tuple(prompt), 0, table, True), started=(start,))).sampled[0].token_id]
+    first = batch(Chunk("g", tuple(prompt), 0, table, True), started=(start,))
+    out = [engine.step(first, on_layer_done).sampled[0].token_id]
     for position in range(len(prompt), len(prompt) + count - 1):
-        out.append(engine.step(batch(Chunk("g", (out[-1],), position, table, True))).sampled[0].token_id)
+        decode = batch(Chunk("g", (out[-1],), position, table, True))
+        out.append(engine.step(decode, on_layer_done).sampled[0].token_id)
     return out
 
 
@@ -105,14 +118,40 @@ def test_prompt_logprobs_of_all_chunks_cover_the_prompt_once(
         assert [value for _, value in entry.top] == pytest.approx(row.topk(2).values.tolist(), abs=1e-4)
 
 
-def test_layers_can_be_run_one_at_a_time(executor: str, make_tiny: Any, tokens: Any) -> None:
+def test_layers_are_announced_in_order_when_their_kv_is_in_memory(executor: str, make_tiny: Any, tokens: Any) -> None:
     model = make_tiny("Qwen3", head_dim=16)
-    seen: list[int] = []
-    split = engine_of(model, seen.append, executor=executor)
-    whole = engine_of(model, executor=executor)
+    announced, whole = engine_of(model, executor=executor), engine_of(model, executor=executor)
     prompt = tokens(40, 8)
-    assert greedy(split, prompt, 5) == greedy(whole, prompt, 5)
+    seen: list[int] = []
+    filled: list[tuple[int, ...]] = []
+
+    def layer_done(layer: int) -> None:
+        seen.append(layer)
+        if len(seen) <= 3:  # the prompt's step: its first two blocks hold KV in the layers so far, and in no later one
+            filled.append(tuple(int(kv_of(announced)[at, :2].all(axis=(1, 2, 3, 4)).all()) for at in range(3)))
+
+    assert greedy(announced, prompt, 5, layer_done) == greedy(whole, prompt, 5)
     assert seen == [0, 1, 2] * 5
+    assert filled == [(1, 0, 0), (1, 1, 0), (1, 1, 1)]
+    assert np.array_equal(kv_of(announced), kv_of(whole))
+
+
+def test_what_a_callback_raises_reaches_the_caller_and_the_engine_goes_on(
+    executor: str, make_tiny: Any, tokens: Any
+) -> None:
+    engine = engine_of(make_tiny("Llama"), executor=executor)
+    seen: list[int] = []
+
+    def broken(layer: int) -> None:
+        seen.append(layer)
+        raise LookupError(f"layer {layer}")
+
+    with pytest.raises(LookupError, match="layer 0"):
+        greedy(engine, tokens(20, 3), 1, broken)
+    assert seen == [0]
+    assert greedy(engine, tokens(20, 3), 4) == greedy(
+        engine_of(make_tiny("Llama"), executor=executor), tokens(20, 3), 4
+    )
 
 
 def test_a_poisoned_sequence_fails_alone_and_leaves_nothing(
