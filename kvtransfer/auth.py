@@ -9,12 +9,12 @@ who dials learns no digest that it could test guesses of the secret against:
     responder -> initiator   proof = HMAC(key, "responder" + transcript)
 
 The transcript is the hash of version, both nonces and both identities, so neither proof fits another connection,
-another role or another identity: a recorded handshake cannot be replayed and a reflected one does not verify. Both sides
-derive the session's key from the same transcript, and from it the token which the session's bulk connections present,
-and one key per direction for sealing control messages (`MessageSeal`).
+another role or another identity: a recorded handshake cannot be replayed and a reflected one does not verify. Both
+sides derive the session's key from the same transcript, and from it the token which the session's bulk connections
+present, and one key per direction for sealing control messages (`MessageSeal`).
 
-What it does not do: hide anything. Somebody who can read the wire sees KV and can use the bulk token as long as its session
-lives; networks where that matters need TLS (`kvtransfer.tcp`).
+What it does not do: hide anything. Somebody who can read the wire sees KV and can use the bulk token as long as its
+session lives; networks where that matters need TLS (`kvtransfer.tcp`).
 """
 
 from __future__ import annotations
