@@ -13,6 +13,7 @@ from contracts.request import Slo
 from contracts.views import ReplicaIdentity, ReplicaView
 
 OnUnavailable = Literal["fail", "colocate"]
+OnHandoffFailure = Literal["recompute", "fail"]
 
 
 class ReplicaJoined(msgspec.Struct, frozen=True):
@@ -29,10 +30,15 @@ class ViewReported(msgspec.Struct, frozen=True):
 
 
 class ReplicaLost(msgspec.Struct, frozen=True):
-    """The replica is gone or silent. Requests on it that produced no token yet are placed anew."""
+    """The replica is gone or silent. Requests on it are placed anew, by policy also those that stream already.
+
+    `tokens_sent`: of the requests that had a leg here, how many output tokens the client has (the longest of its
+    sequences); those left out have none.
+    """
 
     replica_id: str
     reason: str
+    tokens_sent: dict[str, int] = {}
 
 
 class ClientRequestArrived(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,13 +59,15 @@ class ClientRequestArrived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FirstTokenSent(msgspec.Struct, frozen=True):
-    """The request's first token went to the client: it can no longer be placed anew."""
+    """The first token of the request's current placement went to the client. Said again after it was placed anew:
+    from then on it streams."""
 
     request_id: str
 
 
 class PrefillFinished(msgspec.Struct, frozen=True):
-    """All sequences of the request have their first token; its prefill no longer counts as backlog."""
+    """All sequences of the request have the first token of its current placement; its prefill no longer counts as
+    backlog. From here on the decode leg speaks for a disaggregated request, whatever becomes of the prefill leg."""
 
     request_id: str
 
@@ -75,12 +83,13 @@ class RequestRefused(msgspec.Struct, frozen=True):
     """A replica refused a dispatched request (it filled up since its last view), or gave it up (lost KV, drain).
 
     `replica_id` tells which leg of a disaggregated request it was. Tokens that were sent already stay valid: the
-    request may be placed anew and continued.
+    request may be placed anew and continued. `tokens_sent` is how many the client has (the longest of its sequences).
     """
 
     request_id: str
     replica_id: str
     error: ErrorInfo
+    tokens_sent: int = 0
 
 
 class RequestEnded(msgspec.Struct, frozen=True):
