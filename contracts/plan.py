@@ -29,8 +29,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `replica_id` is where it decodes; `prefill_replica_id` is set when it is computed elsewhere (disaggregated).
     `fallback` says why the layout that was asked for could not be had, None when nothing was given up.
-    `handoff_expected_s` and `link_bytes_per_s` are for `DecodeLeg`: queue, prefill and exposed transfer at the sender
-    from now on, and the link rate that the plan counts on.
+    `handoff_expected_s` is what `DecodeLeg.expected_s` wants: queue, prefill and exposed transfer, from now on.
     """
 
     layout: Layout
@@ -40,7 +39,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     prefill_replica_id: str | None = None
     fallback: str | None = None
     handoff_expected_s: float = 0.0
-    link_bytes_per_s: float = 0.0
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
