@@ -1,4 +1,7 @@
-"""`phaseserve replica`: one replica, in this process: it becomes `python -m replica`."""
+"""`phaseserve replica`: one replica, in this process: it becomes `python -m replica`.
+
+A replica that hands KV over finds the fleet's secret in the environment (PHASESERVE_FLEET_SECRET) or in the file.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,17 @@ import argparse
 import os
 import sys
 
-import msgspec
-
 from cli.settings import Settings, add_arguments
 from cli.supervisor import module_command
 from contracts.phase import Role
+from replica.config import without_secret
 
 
 def run(words: list[str]) -> int:
     """Build the config, then become the replica."""
     parser = argparse.ArgumentParser(prog="phaseserve replica", description=__doc__)
     add_arguments(parser)
-    parser.add_argument("--role", required=True, choices=[role.value for role in (Role.ALTERNATING, Role.MIXED)])
+    parser.add_argument("--role", required=True, choices=[role.value for role in Role])
     parser.add_argument("--id", default="", help="name in logs and metrics (default: role and process id)")
     parser.add_argument("--host", help="address the router connects to (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="control port (default: any free one, said in the log)")
@@ -30,4 +32,5 @@ def run(words: list[str]) -> int:
         fixed={name: value for name, value in fixed.items() if value is not None},
     )
     sys.stdout.flush()
-    os.execv(sys.executable, module_command("replica", msgspec.json.encode(config).decode()))
+    text, secret = without_secret(config)
+    os.execve(sys.executable, module_command("replica", text), {**os.environ, **secret})

@@ -5,6 +5,7 @@ model = "smollm2-135m"
 [engine]      engine.config.EngineConfig
 [scheduling]  scheduling.config.ReplicaCoreConfig
 [cluster]     scheduling.config.ClusterCoreConfig
+[transfer]    kvtransfer.config.TransferConfig (transport, device, tls_cert, ...): how KV goes from replica to replica
 [replica]     replica.config.ReplicaConfig (loop, kind, fake, host, ...)
 [router]      router.config.RouterConfig (host, port, limits, ...)
 """
@@ -20,12 +21,12 @@ from cli.overlay import build, merge, parse_assignment, read_toml
 from contracts.errors import ConfigError
 from contracts.phase import Role
 from contracts.request import Slo
-from replica.config import ReplicaConfig
+from replica.config import ReplicaConfig, with_secret
 from router.config import RouterConfig
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 
 DEFAULT_MODEL = "smollm2-135m"
-SECTIONS = ("slo", "engine", "scheduling", "cluster", "replica", "router")
+SECTIONS = ("slo", "engine", "scheduling", "cluster", "transfer", "replica", "router")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,12 +89,15 @@ class Settings:
         build(ReplicaCoreConfig, [self.table("scheduling")])  # so that an error names the section as it was written
         layers = [
             {"engine": {"model": self.model}},
-            {"engine": self.table("engine"), "core": self.table("scheduling")},
+            {"engine": self.table("engine"), "core": self.table("scheduling"), "transfer": self.table("transfer")},
             self.table("replica"),
             {"replica_id": replica_id, "role": role.value},
             fixed or {},
         ]
-        return build(ReplicaConfig, layers)
+        tables: dict[str, Any] = {}
+        for layer in layers:
+            tables = merge(tables, layer)
+        return build(ReplicaConfig, [with_secret(tables)])
 
     def router(self, *, fixed: dict[str, Any] | None = None) -> RouterConfig:
         """The config of the router; `fixed` wins over everything."""

@@ -10,12 +10,11 @@ import argparse
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import sys
 import time
 from typing import Any
-
-import msgspec
 
 from cli.chat import ask
 from cli.front import front_url, require_free
@@ -25,6 +24,7 @@ from cli.supervisor import Child, ChildFailedError, Supervisor, module_command, 
 from contracts.errors import ConfigError
 from contracts.phase import Role
 from engine.checkpoint.resolve import resolve_model
+from replica.config import without_secret
 
 READY_S = 600.0
 ROUTER_READY_S = 60.0
@@ -39,6 +39,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     add_arguments(parser)
     parser.add_argument("--alternating", type=int, default=0, metavar="N", help="replicas with long prefill phases")
     parser.add_argument("--mixed", type=int, default=0, metavar="N", help="replicas that mix chunks into decode steps")
+    parser.add_argument("--prefill", type=int, default=0, metavar="N", help="replicas that prefill and give KV away")
+    parser.add_argument("--decode", type=int, default=0, metavar="N", help="replicas that take KV in and decode")
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (default 8000)")
     parser.add_argument("--engine", choices=("torch", "fake"), help="fake: deterministic tokens, for tests")
@@ -48,9 +50,13 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 def roles(arguments: argparse.Namespace) -> dict[str, Role]:
     """Replica names and their roles. Raises `ConfigError` when there is none."""
-    counts = {Role.ALTERNATING: arguments.alternating, Role.MIXED: arguments.mixed}
+    order = (Role.ALTERNATING, Role.MIXED, Role.PREFILL, Role.DECODE)
+    counts = {role: getattr(arguments, role.value) for role in order}
     if min(counts.values()) < 0 or not sum(counts.values()):
-        raise ConfigError("say how many replicas: --alternating N and/or --mixed N", param="--alternating")
+        words = "say how many replicas: --alternating N, --mixed N, or --prefill N with --decode M"
+        raise ConfigError(words, param="--alternating")
+    if bool(counts[Role.PREFILL]) != bool(counts[Role.DECODE]):
+        raise ConfigError("--prefill and --decode belong together: one gives its KV to the other", param="--prefill")
     named = [role for role, count in counts.items() for _ in range(count)]
     return {f"r{index}": role for index, role in enumerate(named)}
 
@@ -65,6 +71,7 @@ class Deployment:
         self._supervisor = Supervisor()
         self._endpoints: dict[str, str] = {}
         self._watches: set[asyncio.Task[None]] = set()
+        self._fleet = {} if settings.table("transfer").get("secret") else {"secret": secrets.token_urlsafe(32)}
         fixed = {name: getattr(arguments, name) for name in ("host", "port") if getattr(arguments, name) is not None}
         self._front = settings.router(fixed={**fixed, "replicas": ["tcp://127.0.0.1:1"]})
         require_free(self._front.host, self._front.port)
@@ -122,11 +129,13 @@ class Deployment:
     async def _start_replica(self, name: str, port: int = 0) -> Child:
         threads = self._settings.table("engine").get("threads") or max(1, (os.cpu_count() or 1) // len(self._roles))
         fixed: dict[str, Any] = {"port": port, "engine": {"threads": threads}, "parent_pid": os.getpid()}
+        fixed["transfer"] = self._fleet  # a secret of the environment wins over it
         if self._arguments.engine:
             fixed["kind"] = self._arguments.engine
         config = self._settings.replica(replica_id=name, role=self._roles[name], fixed=fixed)
-        argv = module_command("replica", msgspec.json.encode(config).decode())
-        return await self._supervisor.start(name, argv, env={"OMP_NUM_THREADS": str(threads)})
+        text, secret = without_secret(config)
+        argv = module_command("replica", text)
+        return await self._supervisor.start(name, argv, env={"OMP_NUM_THREADS": str(threads), **secret})
 
     async def _start_router(self) -> Child:
         words = ["router", "--parent-pid", str(os.getpid()), "--host", self._front.host]

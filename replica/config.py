@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -12,9 +13,12 @@ from contracts.errors import ConfigError
 from contracts.phase import Role
 from contracts.views import StepCost
 from engine.config import EngineConfig
+from kvtransfer.config import MIN_SECRET_CHARS, TransferConfig
 from scheduling.config import ReplicaCoreConfig
 
 EngineKind = Literal["torch", "fake"]
+SECRET_VARIABLE = "PHASESERVE_FLEET_SECRET"
+"""The environment variable with the fleet's secret: command lines can be read by everybody on the machine."""
 
 
 class FakeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,6 +66,7 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One replica process. `port` 0 takes any free one. With `parent_pid` it ends when that process is gone.
 
+    A prefill or decode replica has a data plane, others when `transfer.enabled`: then the fleet's secret is needed.
     Raises `ConfigError` naming the setting.
     """
 
@@ -74,7 +79,13 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     fake: FakeConfig = FakeConfig()
     core: ReplicaCoreConfig = ReplicaCoreConfig()
     loop: LoopConfig = LoopConfig()
+    transfer: TransferConfig = TransferConfig()
     parent_pid: int = 0
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether this replica gives KV away or takes it in."""
+        return self.transfer.enabled or self.role in (Role.PREFILL, Role.DECODE)
 
     def __post_init__(self) -> None:
         if not self.replica_id or not self.replica_id.isprintable():
@@ -83,17 +94,47 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ConfigError("host is empty", param="host")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must lie between 0 and 65535, but is {self.port}", param="port")
+        if self.hands_over and len(self.transfer.secret) < MIN_SECRET_CHARS:
+            raise ConfigError(
+                f"a replica that hands KV over needs the fleet's secret, at least {MIN_SECRET_CHARS} characters, the"
+                f" same for all: set {SECRET_VARIABLE} in the environment, or transfer.secret in a file",
+                param="transfer.secret",
+            )
 
 
 def read_config(source: str) -> ReplicaConfig:
-    """A configuration from JSON text (it begins with a brace) or from a .json or .toml file. Raises `ConfigError`."""
+    """A configuration from JSON text (it begins with a brace) or from a .json or .toml file, with the fleet's secret
+    from the environment when there is one. Raises `ConfigError`."""
+    try:
+        return msgspec.convert(with_secret(_read_tables(source)), ReplicaConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"not a replica configuration: {error}") from error
+
+
+def with_secret(tables: dict[str, Any]) -> dict[str, Any]:
+    """The tables of a replica with the environment's secret in place of theirs, if there is one."""
+    secret = os.environ.get(SECRET_VARIABLE)
+    transfer = tables.get("transfer", {})
+    if not secret or not isinstance(transfer, dict):
+        return tables
+    return {**tables, "transfer": {**transfer, "secret": secret}}
+
+
+def without_secret(config: ReplicaConfig) -> tuple[str, dict[str, str]]:
+    """The configuration as JSON text for a command line, and the environment that holds the rest of it."""
+    tables = msgspec.to_builtins(config)
+    secret = tables["transfer"].pop("secret")
+    return msgspec.json.encode(tables).decode(), {SECRET_VARIABLE: secret} if config.hands_over else {}
+
+
+def _read_tables(source: str) -> dict[str, Any]:
     try:
         if source.lstrip().startswith("{"):
-            return msgspec.json.decode(source, type=ReplicaConfig)
+            return msgspec.json.decode(source, type=dict[str, Any])
         path = Path(source)
         if path.suffix == ".toml":
-            return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), ReplicaConfig)
-        return msgspec.json.decode(path.read_bytes(), type=ReplicaConfig)
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except OSError as error:
         raise ConfigError(f"cannot read {source}: {error.strerror}") from error
     except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

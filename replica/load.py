@@ -20,10 +20,9 @@ log = logging.getLogger("phaseserve.replica")
 
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
-    """An engine, where it runs, and the start value of its step-time predictor."""
+    """An engine, and the start value of its step-time predictor."""
 
     engine: Engine
-    device: str
     cost: StepCost
 
 
@@ -34,7 +33,7 @@ def load_engine(config: ReplicaConfig) -> LoadedEngine:
     from engine.build import build_engine
 
     engine = build_engine(config.engine)
-    return LoadedEngine(engine, _device_name(config.engine.device), measure_cost(engine, config.core))
+    return LoadedEngine(engine, measure_cost(engine, config.core))
 
 
 def measure_cost(engine: Engine, config: ReplicaCoreConfig) -> StepCost:
@@ -68,13 +67,4 @@ def _load_fake(config: FakeConfig) -> LoadedEngine:
         sleep=time.sleep,
         eos_every=config.eos_every,
     )
-    return LoadedEngine(engine, "fake", config.cost)
-
-
-def _device_name(setting: str) -> str:
-    """What "auto" came to."""
-    if setting != "auto":
-        return setting
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return LoadedEngine(engine, config.cost)

@@ -1,7 +1,7 @@
-"""The asyncio shell around one replica core: messages and step results in, actions performed. No policy.
+"""The asyncio shell around one replica core: messages, transfers and step results in, actions performed. No policy.
 
-Three tasks on one event loop: `_receive` (routers), `_step` (the engine's thread), `_tick` (time, heartbeats, silence).
-Everything they do to the core is synchronous, so the core never sees two events at once.
+Four tasks on one event loop: `_receive` (routers), `_step` (the engine's thread), `_transfer` (the transfer service's
+thread), `_tick` (time, heartbeats, silence). Everything they do to the core is synchronous, by `replica.performer`.
 """
 
 from __future__ import annotations
@@ -9,57 +9,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from functools import partial
-from typing import NoReturn, Protocol
-
-import msgspec
+from typing import NoReturn
 
 from contracts import wire
-from contracts.batch import Batch
-from contracts.errors import ErrorInfo, ProtocolError, Unavailable
-from contracts.replica_io import (
-    ClientGone,
-    DrainRequested,
-    Emit,
-    LeaseGranted,
-    LeaseRevoked,
-    Refuse,
-    ReplicaAction,
-    ReplicaEvent,
-    RequestArrived,
-    RunStep,
-    SayDrained,
-    StepDone,
-    StepFailed,
-    Woken,
-)
-from contracts.request import Request
+from contracts.errors import ProtocolError, Unavailable
+from contracts.replica_io import DrainRequested, ReplicaEvent, StepFailed, Woken
 from contracts.views import ReplicaIdentity, ReplicaView
 from replica.config import LoopConfig
 from replica.engine_thread import EngineLostError, EngineThread
-from replica.intake import wrong_request
+from replica.performer import Core, Performer
 from replica.phases import Phases
+from replica.requests import Requests
 from replica.routers import Routers
-from replica.sessions import RouterSession
 from replica.shutdown import Shutdown
+from replica.transfer import Transfer
 
 log = logging.getLogger("phaseserve.replica")
 
-
-class Core(Protocol):
-    """What the loop needs of `scheduling.replica_core.ReplicaCore`."""
-
-    def handle(self, event: ReplicaEvent, now: float) -> list[ReplicaAction]:
-        """Take one event, say what to do."""
-        ...
-
-    def view(self, now: float, replica_id: str, incarnation: str) -> ReplicaView:
-        """A snapshot for the routers."""
-        ...
+RENEW_S = 0.5
 
 
 class ReplicaLoop:
-    """Runs one replica until it is drained or stopped."""
+    """Runs one replica until it is drained or stopped. `transfer` is None where KV can neither be given nor taken."""
 
     def __init__(
         self,
@@ -70,28 +41,31 @@ class ReplicaLoop:
         engine_thread: EngineThread,
         routers: Routers,
         shutdown: Shutdown,
+        transfer: Transfer | None = None,
     ) -> None:
         self._config = config
         self._identity = identity
-        self._core = core
-        self._phases = phases
-        self._engine_thread = engine_thread
         self.routers = routers
         self._shutdown = shutdown
+        self._transfer = transfer
+        handoffs = None if transfer is None else transfer.handoffs
+        self._performer = Performer(core, phases, engine_thread, routers, handoffs, self._drained)
+        self._requests = Requests(identity, self._performer, routers, handoffs, shutdown, self._view, self._refuses)
         self._failed_in_a_row = 0
-        self._running: asyncio.Queue[tuple[Batch, asyncio.Future[StepDone]]] = asyncio.Queue(maxsize=1)
-        self._step_began_s: float | None = None
         self._step_overdue = False
-        self._changed = asyncio.Event()
+        self._renew_at_s = 0.0
         self._drain_until_s: float | None = None
         self._ended = asyncio.Event()
         self._end_reason = ""
 
     async def run(self) -> str:
         """Serve until the end and say why it came. Raises what broke the loop; routers were told either way."""
+        parts = [self._receive, self._step, self._tick]
+        if self._transfer is not None:
+            parts.append(self._take_transfers)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(part()) for part in (self._receive, self._step, self._tick)]
+                tasks = [group.create_task(part()) for part in parts]
                 await self._ended.wait()
                 for task in tasks:
                     task.cancel()
@@ -107,12 +81,12 @@ class ReplicaLoop:
             except ProtocolError as error:
                 self.routers.count_bad_message(error)
                 continue
-            self._on_message(identity, message)
-            self._cancel_abandoned()
+            self._requests.on_message(identity, message)
+            self._performer.cancel_abandoned()
 
     async def _step(self) -> None:
         while True:
-            batch, step = await self._running.get()
+            batch, step = await self._performer.running.get()
             event: ReplicaEvent
             try:
                 event = await step
@@ -121,123 +95,59 @@ class ReplicaLoop:
                 self._failed_in_a_row += 1
                 log.error("step %d failed", batch.step_index, exc_info=error)
                 event = StepFailed(batch.step_index, f"{type(error).__name__}: {error}")
-            self._step_began_s = None
+            self._performer.step_began_s = None
             self._step_overdue = False
-            self._feed(event)
-            self._cancel_abandoned()
+            self._performer.feed(event)
+            self._performer.cancel_abandoned()
             if self._failed_in_a_row >= self._config.max_failed_steps:
                 self._lose_engine(f"{self._failed_in_a_row} engine steps failed in a row")
 
+    async def _take_transfers(self) -> None:
+        assert self._transfer is not None
+        while True:
+            for event in await self._transfer.inbox.take():
+                told = self._transfer.handoffs.event(event)
+                if told is not None:
+                    self._performer.feed(told)
+            self._performer.cancel_abandoned()
+            await asyncio.sleep(0)  # a flood of words must not keep the other tasks from running
+
     async def _tick(self) -> None:
         period_s = self._config.heartbeat_s
+        changed = self._performer.changed
         due_s = time.monotonic()
         while True:
             now = time.monotonic()
             if now >= due_s:
                 self._check_routers(now, late_s=now - due_s)
                 self._check_engine(now)
-                self._feed(Woken())
+                self._performer.feed(Woken())
                 due_s = now + period_s
             self._check_shutdown(now)
-            self._changed.clear()
-            self.routers.broadcast(self._view())
-            self._cancel_abandoned()
+            changed.clear()
+            view = self._view()
+            self.routers.broadcast(view)
+            self._renew(view, now)
+            self._performer.cancel_abandoned()
             await asyncio.sleep(
                 period_s / 2
             )  # at most two views a heartbeat: each costs router and replica a part of a step
-            await _wait_set(self._changed, due_s - time.monotonic())
-
-    # --- what routers say
-
-    def _on_message(self, identity: bytes, message: wire.RouterMessage) -> None:
-        if isinstance(message, wire.Hello):
-            self._on_hello(identity, message)
-            return
-        session = self.routers.sessions.at(identity)
-        if session is None:
-            self.routers.answer_stranger(identity, message)
-            return
-        session.heard_s = time.monotonic()
-        match message:
-            case wire.Submit(requests=requests):
-                error = self._submit(session, requests)
-                if error is not None:
-                    for request in requests:
-                        self.routers.send(session, wire.Refused(request_id=request.request_id, error=error))
-            case wire.Cancel(request_ids=request_ids):
-                for request_id in request_ids:
-                    if (core_id := session.requests.get(request_id)) is not None:
-                        self._feed(ClientGone(core_id))
-            case wire.Lease(duration_s=duration_s):
-                self._feed(LeaseGranted(duration_s) if duration_s > 0 else LeaseRevoked())
-            case wire.Drain():
-                if not self._shutdown.draining:
-                    self._shutdown.drain(f"router {session.router_id} asked for it")
-            case wire.Ping():
-                pass
-
-    def _on_hello(self, identity: bytes, hello: wire.Hello) -> None:
-        session = self.routers.join(identity, hello, time.monotonic())
-        if session is not None:
-            self.routers.welcome(session, self._identity, self._view())
-            self.routers.end_earlier(session)
-
-    def _submit(self, session: RouterSession, requests: tuple[Request, ...]) -> ErrorInfo | None:
-        """All sequences are accepted together (None), or none of them (why)."""
-        session.acked_submit_index = max(session.acked_submit_index, *(request.submit_index for request in requests), 0)
-        wrong = wrong_request(requests, session.requests, self._identity.model.vocab_size)
-        if wrong is not None:
-            return wrong.info()
-        if self._step_overdue:
-            return Unavailable("the engine's step is overdue", retry_after_s=self._config.step_overdue_s).info()
-        accepted: list[str] = []
-        for request in requests:
-            core_id = self.routers.sessions.claim(session, request.request_id)
-            arrived = RequestArrived(msgspec.structs.replace(request, request_id=core_id))
-            actions = self._core.handle(arrived, time.monotonic())
-            refusals = [action for action in actions if isinstance(action, Refuse) and action.request_id == core_id]
-            self._perform([action for action in actions if action not in refusals])
-            if refusals:
-                for claimed in (*accepted, core_id):
-                    self.routers.sessions.release(claimed)
-                for earlier in accepted:
-                    self._feed(ClientGone(earlier))
-                return refusals[0].error
-            accepted.append(core_id)
-        return None
-
-    # --- what the core says
-
-    def _feed(self, event: ReplicaEvent) -> None:
-        self._perform(self._core.handle(event, time.monotonic()))
-
-    def _perform(self, actions: list[ReplicaAction]) -> None:
-        """In the core's order: it puts the next step first, so the engine works while the last outputs are sent."""
-        for action in actions:
-            match action:
-                case RunStep(batch=batch):
-                    self._step_began_s = time.monotonic()
-                    step = self._engine_thread.call(partial(self._phases.run, batch))
-                    self._running.put_nowait((batch, step))
-                case Emit(outputs=outputs):
-                    self.routers.send_outputs(outputs)
-                case Refuse(request_id=core_id, error=error):
-                    self.routers.refuse(core_id, error)
-                case SayDrained():
-                    self._end(f"drained ({self._shutdown.reason})")
-        if actions:
-            self._changed.set()
-
-    def _cancel_abandoned(self) -> None:
-        """Cancel the work of routers that were given up; sending its end may give up further ones."""
-        abandoned = self.routers.abandoned
-        while abandoned:
-            self._feed(ClientGone(abandoned.pop()))
+            await _wait_set(changed, due_s - time.monotonic())
 
     def _view(self) -> ReplicaView:
-        view = self._core.view(time.monotonic(), self._identity.replica_id, self._identity.incarnation)
-        rows = self._phases.rows_computed()
-        return msgspec.structs.replace(view, prompt_tokens_computed=rows.prompt, output_tokens_computed=rows.output)
+        view = self._performer.view(self._identity.replica_id, self._identity.incarnation)
+        return view if self._transfer is None else self._transfer.counted(view)
+
+    def _refuses(self) -> Unavailable | None:
+        if self._step_overdue:
+            return Unavailable("the engine's step is overdue", retry_after_s=self._config.step_overdue_s)
+        return None
+
+    def _renew(self, view: ReplicaView, now: float) -> None:
+        """Those who wait for KV from here hear that it is still to come: all that is accepted is computed by then."""
+        if self._transfer is not None and now >= self._renew_at_s:
+            self._renew_at_s = now + RENEW_S
+            self._transfer.handoffs.renew(view.backlog_s)
 
     # --- time
 
@@ -258,9 +168,10 @@ class ReplicaLoop:
             self.routers.give_up(session, f"silent for {limit_s:g} s")
 
     def _check_engine(self, now: float) -> None:
-        if self._step_began_s is None:
+        began_s = self._performer.step_began_s
+        if began_s is None:
             return
-        age_s = now - self._step_began_s
+        age_s = now - began_s
         if age_s > self._config.step_deadline_s:
             self._lose_engine(f"an engine step did not end within {self._config.step_deadline_s:g} s")
         if age_s > self._config.step_overdue_s and not self._step_overdue:
@@ -279,7 +190,10 @@ class ReplicaLoop:
                 self._end(f"not drained within {self._config.drain_deadline_s:g} s ({self._shutdown.reason})")
         elif self._shutdown.draining:
             self._drain_until_s = now + self._config.drain_deadline_s
-            self._feed(DrainRequested())
+            self._performer.feed(DrainRequested())
+
+    def _drained(self) -> None:
+        self._end(f"drained ({self._shutdown.reason})")
 
     def _end(self, reason: str) -> None:
         if not self._ended.is_set():

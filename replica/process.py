@@ -22,12 +22,14 @@ from contracts.kv import Fingerprint
 from contracts.views import ReplicaIdentity, StepCost
 from replica.channel import RouterChannel
 from replica.config import ReplicaConfig
+from replica.data_plane import data_plane
 from replica.engine_thread import EngineThread
 from replica.load import LoadedEngine, load_engine
 from replica.loop import ReplicaLoop
 from replica.phases import Phases
 from replica.routers import RouterCounters, Routers
 from replica.shutdown import Shutdown
+from replica.transfer import Transfer
 from scheduling.replica_core import ReplicaCore
 
 READY_MARK = "PHASESERVE_READY"
@@ -77,12 +79,29 @@ async def _serve(config: ReplicaConfig, thread: EngineThread, shutdown: Shutdown
         return 0
     gc.collect()
     gc.freeze()  # the model is here for good: no collection during a step walks through it
+    async with data_plane(config, loaded.engine, _identity(config, loaded)) as (identity, transfer):
+        await _serve_routers(config, loaded, thread, shutdown, identity, transfer)
+    closing = thread.call(loaded.engine.close)
+    await asyncio.wait({closing}, timeout=ENGINE_END_S)
+    if closing.done():
+        closing.result()
+    return 0
+
+
+async def _serve_routers(
+    config: ReplicaConfig,
+    loaded: LoadedEngine,
+    thread: EngineThread,
+    shutdown: Shutdown,
+    identity: ReplicaIdentity,
+    transfer: Transfer | None,
+) -> None:
     channel = RouterChannel(config.host, config.port, queued_messages=config.loop.queued_messages)
     try:
-        phases = Phases(loaded.engine, config.role)
+        phases = Phases(loaded.engine, None if transfer is None else transfer.giver)
         routers = Routers(channel, config.loop.max_routers)
         core = _core(config, loaded)
-        loop = ReplicaLoop(config.loop, _identity(config, loaded), core, phases, thread, routers, shutdown)
+        loop = ReplicaLoop(config.loop, identity, core, phases, thread, routers, shutdown, transfer)
         _announce(config, loaded, channel.endpoint)
         reason = await loop.run()
         log.info("replica %s ended: %s; %s", config.replica_id, reason, phases.summary())
@@ -90,11 +109,6 @@ async def _serve(config: ReplicaConfig, thread: EngineThread, shutdown: Shutdown
             log.info("%s; %d messages of a wrong shape", routers.counters, channel.malformed)
     finally:
         channel.close()
-    closing = thread.call(loaded.engine.close)
-    await asyncio.wait({closing}, timeout=ENGINE_END_S)
-    if closing.done():
-        closing.result()
-    return 0
 
 
 async def _load(config: ReplicaConfig, thread: EngineThread, shutdown: Shutdown) -> LoadedEngine | None:
@@ -129,11 +143,11 @@ def _identity(config: ReplicaConfig, loaded: LoadedEngine) -> ReplicaIdentity:
         incarnation=secrets.token_hex(8),
         version=importlib.metadata.version("phaseserve"),
         model=engine.spec,
-        fingerprint=Fingerprint(model_digest=engine.spec.digest, layout=engine.kv_layout),
+        fingerprint=Fingerprint(model_digest=engine.spec.digest, layout=engine.kv_layout, numerics=engine.numerics),
         num_blocks=engine.num_blocks,
         max_running=config.core.max_running,
         max_waiting=config.core.max_waiting,
-        device=loaded.device,
+        device=engine.device,
     )
 
 
@@ -146,7 +160,7 @@ def _announce(config: ReplicaConfig, loaded: LoadedEngine, endpoint: str) -> Non
         endpoint,
         config.role,
         engine.spec.name,
-        loaded.device,
+        engine.device,
         engine.num_blocks,
         engine.kv_layout.block_size,
         _cost_in_words(loaded.cost),

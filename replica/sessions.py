@@ -8,12 +8,15 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
+from contracts.handoff import Peer
+
 
 @dataclass(slots=True, eq=False)
 class RouterSession:
     """One router behind one connection. `requests` maps its request ids to the core's.
 
     `acked_submit_index` is the highest submit index received from it: each router counts its own submissions.
+    `peers` are the replicas it lets this one send KV to.
     """
 
     router_id: str
@@ -21,6 +24,7 @@ class RouterSession:
     heard_s: float
     acked_submit_index: int = 0
     requests: dict[str, str] = field(default_factory=dict)
+    peers: tuple[Peer, ...] = ()
 
 
 class Sessions:

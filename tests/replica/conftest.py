@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from contracts.batch import Batch, Chunk, SampledToken, SequenceStart, StepResult
-from contracts.engine import Engine
+from contracts.engine import Engine, OnLayerDone
 from contracts.errors import EngineFailure, Overloaded, Unavailable
 from contracts.kv import Fingerprint, KVLayout
 from contracts.model import ModelSpec
@@ -36,7 +36,8 @@ from contracts.views import ReplicaIdentity, ReplicaView, StepCost
 from replica.channel import RouterChannel
 from replica.config import LoopConfig
 from replica.engine_thread import EngineThread
-from replica.loop import Core, ReplicaLoop
+from replica.loop import ReplicaLoop
+from replica.performer import Core
 from replica.phases import Phases
 from replica.routers import Routers
 from replica.shutdown import Shutdown
@@ -73,11 +74,14 @@ class TinyEngine:
     hold: threading.Event = field(default_factory=threading.Event)
     threads: set[str] = field(default_factory=set)
     closed: bool = False
+    kv_memory: memoryview | None = None
+    device: str = "tiny"
+    numerics: str = ""
 
     def __post_init__(self) -> None:
         self.hold.set()
 
-    def step(self, batch: Batch) -> StepResult:
+    def step(self, batch: Batch, on_layer_done: OnLayerDone | None = None) -> StepResult:
         self.threads.add(threading.current_thread().name)
         assert self.hold.wait(30)
         time.sleep(self.step_s)
@@ -246,7 +250,7 @@ async def start_shell() -> AsyncIterator[StartShell]:
         )
         shutdown = Shutdown()
         routers = Routers(channel, config.max_routers)
-        loop = ReplicaLoop(config, identity, core, Phases(engine, Role.MIXED), thread, routers, shutdown)
+        loop = ReplicaLoop(config, identity, core, Phases(engine), thread, routers, shutdown)
         live = LiveReplica(core, engine, loop, shutdown, channel.endpoint, asyncio.create_task(loop.run()))
         started.append((live, thread, channel))
         return live

@@ -1,0 +1,56 @@
+"""The data plane of a replica process: the transfer service is started before the control port opens, and ended after
+the last request, before the engine's memory goes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from contracts.engine import Engine
+from contracts.errors import ConfigError
+from contracts.views import ReplicaIdentity
+from prefill_workers.kv_giver import KVGiver
+from replica.config import ReplicaConfig
+from replica.handoffs import Handoffs
+from replica.inbox import TransferInbox
+from replica.transfer import Transfer
+
+log = logging.getLogger("phaseserve.replica")
+
+START_S = 30.0
+CLOSE_S = 5.0
+
+
+@asynccontextmanager
+async def data_plane(
+    config: ReplicaConfig, engine: Engine, identity: ReplicaIdentity
+) -> AsyncIterator[tuple[ReplicaIdentity, Transfer | None]]:
+    """The identity with its data endpoints, and the transfer; neither for a replica that does not hand over.
+
+    Raises `ConfigError` when the engine's KV cannot be sent from, and what the service raises at its start.
+    """
+    if not config.hands_over:
+        yield identity, None
+        return
+    from kvtransfer.service import TransferService
+
+    memory = engine.kv_memory
+    if memory is None:
+        where = f"the KV of this engine, on {engine.device}, does not lie where the host can send it from"
+        raise ConfigError(f"role {config.role} hands KV over, but {where}", param="role")
+    inbox = TransferInbox()
+    settings = msgspec.structs.replace(config.transfer, enabled=True)
+    me = (identity.replica_id, identity.incarnation, identity.fingerprint)
+    service = TransferService(settings, me, memory, engine.num_blocks, inbox.put)
+    try:
+        endpoints = await asyncio.to_thread(service.start, START_S)
+        log.info("replica %s moves KV: %s", identity.replica_id, service.describe())
+        identity = msgspec.structs.replace(identity, data_endpoints=endpoints)
+        giver = KVGiver(service)
+        yield identity, Transfer(giver, Handoffs(service, giver, identity), inbox, service.counters)
+    finally:
+        await asyncio.to_thread(service.close, CLOSE_S)
