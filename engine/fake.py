@@ -1,9 +1,10 @@
 """A fake engine: deterministic tokens from a hash, no model, and a checker of whoever schedules it. No torch.
 
-It keeps a KV cache in miniature: one 64-bit number per token slot, standing for the keys and values of a token in its
-context. A chunk writes its slots and a sampled token is computed from what the slots of the *block table* hold, as
-attention would. So a wrong table, a block reused too early, a wrong position or a wrongly fed token changes the output,
-and `faults` says what was wrong. The right output is a pure function of the sequence's tokens: `expected_output`.
+It keeps a KV cache of real bytes (`fake_kv`), which stand for the keys and values of a token in its context. A chunk
+writes its slots, layer by layer, and a sampled token is computed from what the slots of the *block table* hold, as
+attention would. So a wrong table, a block reused too early, a wrong position, a wrongly fed token, or bytes that were
+lost or mixed up on the way from another engine change the output, and `faults` says what was wrong. The right output is
+a pure function of the sequence's tokens: `expected_output`.
 """
 
 from __future__ import annotations
@@ -15,64 +16,84 @@ import numpy as np
 from contracts.batch import (
     Batch,
     Chunk,
-    PromptLogprobs,
     SampledToken,
     SequenceStart,
     StepResult,
-    TokenLogprobs,
 )
+from contracts.engine import OnLayerDone
 from contracts.errors import EngineFailure
 from contracts.kv import KVLayout
 from contracts.model import ModelSpec
-from engine.fake_history import FakeHistory, Words, mix_words, next_word, token_words
+from engine.fake_history import FakeHistory, Words, fault_of, mix_words, next_word, token_words
+from engine.fake_kv import FakeKV, Indices
+from engine.fake_logprobs import made_up_logprobs, made_up_prompt_logprobs
 from engine.sampling.stream import mix64
+
+_Rows = tuple[Indices, Indices, Words]
 
 MAX_FAULTS = 100
 MAX_TRIES = 1000
 
+FIRST_READ_BYTES = 64 << 20  # a sequence's first sample on an engine reads its context whole, up to this many bytes
+READ_BYTES = 4 << 10  # every later sample reads so much of it, in turn
+
 
 def fake_spec(
-    *, vocab_size: int = 49152, max_context: int = 8192, eos_token_ids: tuple[int, ...] = (2,), name: str = "fake"
+    *,
+    vocab_size: int = 49152,
+    max_context: int = 8192,
+    eos_token_ids: tuple[int, ...] = (2,),
+    name: str = "fake",
+    num_layers: int = 2,
+    num_kv_heads: int = 2,
+    head_dim: int = 16,
+    digest: str = "fake",
 ) -> ModelSpec:
-    """A small model that is only a shape. The defaults fit the tokenizer of SmolLM2."""
+    """A model that is only a shape. The default vocabulary fits the tokenizer of SmolLM2.
+
+    KV takes `16 * num_layers * num_kv_heads * head_dim / 2` bytes a token in float32: 512 by default, and 46,080 with
+    the 30 layers, 3 heads and 64 dimensions of SmolLM2-135M.
+    """
     return ModelSpec(
         name=name,
         family="fake",
         vocab_size=vocab_size,
         hidden_size=64,
         intermediate_size=128,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=16,
+        num_layers=num_layers,
+        num_heads=2 * num_kv_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
         rms_norm_eps=1e-5,
         rope_theta=10_000.0,
         max_context=max_context,
         tie_word_embeddings=True,
         bos_token_id=1,
         eos_token_ids=eos_token_ids,
-        digest="fake",
+        digest=digest,
     )
 
 
-def fake_layout(spec: ModelSpec, *, block_size: int = 16) -> KVLayout:
+def fake_layout(spec: ModelSpec, *, block_size: int = 16, dtype: str = "float32") -> KVLayout:
     """The KV layout of a fake model."""
     return KVLayout(
         num_layers=spec.num_layers,
         num_kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
         block_size=block_size,
-        dtype="float32",
+        dtype=dtype,
     )
 
 
 class FakeEngine:
     """Implements `contracts.engine.Engine`.
 
-    `step_seconds(batch)` is how long a step takes and `sleep` how to wait for it. About one token in `eos_every` ends
-    its sequence (0: none). Other tokens come from `token_ids` (default: the whole vocabulary) and are never an eos. Of
-    the sampling parameters `min_tokens` (bans eos and `stop_token_ids`) and the logprobs are respected; as with a real
-    engine, `ignore_eos` bans nothing. Log probabilities are made up, but valid and independent of the chunking.
+    `step_seconds(batch)` is how long a step takes and `sleep` how to wait for it: at once, or shared out over layers in
+    a step that announces them, so that what is done with a layer's KV hides behind the next ones. About one token in
+    `eos_every` ends its sequence (0: none). Other tokens come from `token_ids` (default: the whole vocabulary) and are
+    never an eos. Of the sampling parameters `min_tokens` (bans eos and `stop_token_ids`) and the logprobs count; as
+    with a real engine, `ignore_eos` bans nothing. Log probabilities are made up, but valid and independent of the
+    chunking. `prefault` as in `engine.config.EngineConfig`.
     """
 
     def __init__(
@@ -85,6 +106,7 @@ class FakeEngine:
         sleep: Callable[[float], None] = lambda _seconds: None,
         eos_every: int = 0,
         token_ids: range | None = None,
+        prefault: bool = False,
     ) -> None:
         self._spec = spec
         self._layout = layout
@@ -92,7 +114,8 @@ class FakeEngine:
         self._sleep = sleep
         self._eos_every = eos_every if spec.eos_token_ids else 0
         self._token_ids = token_ids or range(spec.vocab_size)
-        self._kv: Words = np.zeros((num_blocks, layout.block_size), dtype=np.uint64)
+        self._num_blocks = num_blocks
+        self._kv = FakeKV(layout, num_blocks, touch=prefault)
         self._position_weights = mix_words(np.arange(spec.max_context, dtype=np.uint64)) | np.uint64(1)
         self._histories: dict[str, FakeHistory] = {}
         self._fails: Callable[[Batch], bool] | None = None
@@ -115,7 +138,22 @@ class FakeEngine:
     @property
     def num_blocks(self) -> int:
         """KV blocks that exist."""
-        return len(self._kv)
+        return self._num_blocks
+
+    @property
+    def kv_memory(self) -> memoryview:
+        """The KV pool, see `contracts.engine.Engine`."""
+        return self._kv.memory
+
+    @property
+    def device(self) -> str:
+        """No device."""
+        return "fake"
+
+    @property
+    def numerics(self) -> str:
+        """One way to compute."""
+        return "fake"
 
     @property
     def num_sequences(self) -> int:
@@ -139,7 +177,7 @@ class FakeEngine:
         self._closed = True
         self._histories.clear()
 
-    def step(self, batch: Batch) -> StepResult:
+    def step(self, batch: Batch, on_layer_done: OnLayerDone | None = None) -> StepResult:
         """Compute one batch. Raises `EngineFailure` when told to, when closed, and when a batch cannot be computed."""
         if self._closed:
             raise EngineFailure("the engine is closed")
@@ -148,9 +186,12 @@ class FakeEngine:
         for start in batch.started:
             self._start(start)
         delay_s, self._stall_s = self._stall_s + self._step_seconds(batch), 0.0
-        self._sleep(delay_s)
+        if on_layer_done is None or not batch.chunks:
+            self._sleep(delay_s)
         if self._fails is not None and self._fails(batch):
             raise EngineFailure(f"step {batch.step_index} failed on demand")
+        if batch.chunks:
+            self._write(batch.chunks, delay_s, on_layer_done)
         return self._computed(batch)
 
     def expected_output(self, start: SequenceStart, count: int) -> tuple[int, ...]:
@@ -169,15 +210,14 @@ class FakeEngine:
         failing = {
             chunk.sequence_id for chunk in batch.chunks if self._fails_row is not None and self._fails_row(chunk)
         }
-        for chunk in batch.chunks:  # all rows write before any row reads, as the layers of a model do
-            self._write(chunk)
         sampled = []
         prompt_logprobs = []
         for chunk in batch.chunks:
             if chunk.sequence_id in failing:
                 continue
             if chunk.prompt_logprobs:
-                prompt_logprobs.append(self._prompt_logprobs(chunk))
+                history = self._histories[chunk.sequence_id]
+                prompt_logprobs.append(made_up_prompt_logprobs(chunk, history, self._spec.vocab_size))
             if chunk.samples:
                 sampled.append(self._sample(chunk))
         return StepResult(
@@ -187,22 +227,30 @@ class FakeEngine:
             failed=tuple((sequence_id, "failed on demand") for sequence_id in sorted(failing)),
         )
 
-    def _write(self, chunk: Chunk) -> None:
-        end = chunk.start + len(chunk.token_ids)
-        self._check(chunk, end)
-        size = self._layout.block_size
-        table = chunk.block_table
-        last = chunk.start - 1
-        before = int(self._kv[table[last // size], last % size]) if chunk.start else 0
+    def _write(self, chunks: tuple[Chunk, ...], delay_s: float, on_layer_done: OnLayerDone | None) -> None:
+        """All rows write, layer by layer, before any row reads, as the layers of a model do."""
+        for layer in range(self._layout.num_layers):
+            if on_layer_done is not None:
+                self._sleep(delay_s / self._layout.num_layers)
+            if layer == 0:  # in turn: a chunk may go on from a word that another chunk of the same step writes
+                rows = [self._write_first(chunk) for chunk in chunks]
+                blocks, offsets, words = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+            else:
+                self._kv.write(layer, blocks, offsets, words)
+            if on_layer_done is not None:
+                on_layer_done(layer)
+
+    def _write_first(self, chunk: Chunk) -> _Rows:
+        """The chunk's blocks, offsets and words, which the first layer now holds."""
+        self._check(chunk, chunk.start + len(chunk.token_ids))
+        blocks, offsets = self._kv.slots(chunk)
+        before = self._kv.word_before(chunk)
         if len(chunk.token_ids) == 1:  # a decode, by far the most frequent: plain integers are the faster way
-            word = next_word(before, chunk.token_ids[0], chunk.start)
-            self._kv[table[chunk.start // size], chunk.start % size] = word
-            return
-        first = chunk.start // size
-        positions = np.arange(chunk.start, end)
-        blocks = np.array(table[first : self._layout.blocks_for(end)])[positions // size - first]
-        words = np.cumsum(token_words(chunk.token_ids, chunk.start), dtype=np.uint64)
-        self._kv[blocks, positions % size] = words + np.uint64(before)
+            words = np.array([next_word(before, chunk.token_ids[0], chunk.start)], dtype=np.uint64)
+        else:
+            words = np.cumsum(token_words(chunk.token_ids, chunk.start), dtype=np.uint64) + np.uint64(before)
+        self._kv.write(0, blocks, offsets, words)
+        return blocks, offsets, words
 
     def _check(self, chunk: Chunk, end: int) -> None:
         """Refuse what would make a real engine read or write outside its memory."""
@@ -220,17 +268,19 @@ class FakeEngine:
     def _sample(self, chunk: Chunk) -> SampledToken:
         history = self._histories[chunk.sequence_id]
         end = chunk.start + len(chunk.token_ids)
-        table = np.array(chunk.block_table[: self._layout.blocks_for(end)])
-        context = self._kv[table].reshape(-1)[:end]
-        if end != len(history.tokens) or not np.array_equal(context, history.words[:end]):
-            self._note_fault(chunk, history, context)
+        context = self._kv.read(chunk.block_table, end, READ_BYTES if history.read else FIRST_READ_BYTES)
+        history.read = True
+        right = end == len(history.tokens) and np.array_equal(context, history.words[:end])
+        if not right and len(self.faults) < MAX_FAULTS:
+            self.faults.append(fault_of(chunk, history, context, self._layout.block_size))
         token_id = self._next_token(history, context)
         history.append(token_id)
         count = history.start.sampling.logprobs
+        if count is None:
+            return SampledToken(chunk.sequence_id, token_id)
         word = int(history.words[len(history.tokens) - 1])
-        return SampledToken(
-            chunk.sequence_id, token_id, None if count is None else self._logprobs(token_id, count, word)
-        )
+        logprobs = made_up_logprobs(token_id, count, word, self._spec.vocab_size)
+        return SampledToken(chunk.sequence_id, token_id, logprobs)
 
     def _next_token(self, history: FakeHistory, context: Words) -> int:
         """The token after `context`, the KV words of positions 0 to len - 1."""
@@ -247,36 +297,3 @@ class FakeEngine:
                 return token_id
             word = mix64(word + 2)
         raise EngineFailure("min_tokens bans nearly every token that the fake engine may give")
-
-    def _note_fault(self, chunk: Chunk, history: FakeHistory, context: Words) -> None:
-        if len(self.faults) >= MAX_FAULTS:
-            return
-        known = min(len(context), len(history.tokens))
-        wrong = np.flatnonzero(context[:known] != history.words[:known])
-        where = f"sequence {chunk.sequence_id}, chunk at {chunk.start} of {len(chunk.token_ids)}"
-        if len(wrong) == 0:
-            self.faults.append(f"{where}: samples after {len(context)} tokens, has {len(history.tokens)}")
-            return
-        position = int(wrong[0])
-        fed = chunk.token_ids[position - chunk.start] if position >= chunk.start else None
-        block = chunk.block_table[position // self._layout.block_size]
-        right = history.tokens[position]
-        cause = f"fed token {fed}, should be {right}" if fed not in (None, right) else "the block holds something else"
-        self.faults.append(f"{where}: position {position} (block {block}): {cause}")
-
-    def _prompt_logprobs(self, chunk: Chunk) -> PromptLogprobs:
-        history = self._histories[chunk.sequence_id]
-        prompt = history.start.prompt_token_ids
-        count = history.start.sampling.prompt_logprobs or 0
-        first = chunk.start + 1
-        positions = range(first, min(chunk.start + len(chunk.token_ids) + 1, len(prompt)))
-        entries = tuple(self._logprobs(prompt[position], count, int(history.words[position])) for position in positions)
-        return PromptLogprobs(chunk.sequence_id, first, entries)
-
-    def _logprobs(self, token_id: int, count: int, word: int) -> TokenLogprobs:
-        """Made-up numbers that add up to a probability below 1; the token itself is the best one."""
-        others = ((token_id + 1 + index) % self._spec.vocab_size for index in range(count))
-        ranked = (token_id, *others)[:count]
-        best = -0.1 - (word % 1000) / 1000.0 * 0.3  # 0.67 to 0.90
-        steps = tuple((token, best if rank == 0 else -2.0 - rank) for rank, token in enumerate(ranked))
-        return TokenLogprobs(token_id, best, steps)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from contracts.batch import SequenceStart
+from contracts.batch import Chunk, SequenceStart
 from engine.sampling.stream import mix64
 
 Words = npt.NDArray[np.uint64]
@@ -19,11 +19,15 @@ Words = npt.NDArray[np.uint64]
 
 @dataclass(slots=True)
 class FakeHistory:
-    """The tokens of one sequence, prompt and output, and their `words`, uint64 (with room to grow at the end)."""
+    """The tokens of one sequence, prompt and output, and their `words`, uint64 (with room to grow at the end).
+
+    `read` says whether all of its KV was read once on this engine.
+    """
 
     start: SequenceStart
     tokens: list[int]
     words: Words
+    read: bool = False
 
     @classmethod
     def of(cls, start: SequenceStart) -> FakeHistory:
@@ -48,6 +52,21 @@ class FakeHistory:
             self.words = np.concatenate([self.words, np.zeros(max(64, position), dtype=np.uint64)])
         self.words[position] = next_word(int(self.words[position - 1]) if position else 0, token_id, position)
         self.tokens.append(token_id)
+
+
+def fault_of(chunk: Chunk, history: FakeHistory, context: Words, block_size: int) -> str:
+    """What is wrong with a chunk whose `context`, as the cache holds it, is not that of its sequence."""
+    known = min(len(context), len(history.tokens))
+    wrong = np.flatnonzero(context[:known] != history.words[:known])
+    where = f"sequence {chunk.sequence_id}, chunk at {chunk.start} of {len(chunk.token_ids)}"
+    if len(wrong) == 0:
+        return f"{where}: samples after {len(context)} tokens, has {len(history.tokens)}"
+    position = int(wrong[0])
+    fed = chunk.token_ids[position - chunk.start] if position >= chunk.start else None
+    block = chunk.block_table[position // block_size]
+    right = history.tokens[position]
+    cause = f"fed token {fed}, should be {right}" if fed not in (None, right) else "the block holds something else"
+    return f"{where}: position {position} (block {block}): {cause}"
 
 
 def next_word(word: int, token_id: int, position: int) -> int:
