@@ -62,9 +62,13 @@ class Answers:
         """Tokens so far; `cached_tokens` once every first choice of a prompt has ended."""
         prompt_tokens = sum(len(prompt.token_ids) for prompt in self._generation.prompts)
         completion_tokens = self._call.num_tokens
-        ended = [flight.tracks[0].usage for flight in self._call.flights]
-        cached = [usage.cached_tokens for usage in ended if usage is not None]
-        details = PromptTokensDetails(sum(cached)) if len(cached) == len(ended) else None
+        flights = self._call.flights
+        cached = [  # a continued sequence may find output tokens in a cache as well
+            min(usage.cached_tokens, len(flight.token_ids))
+            for flight in flights
+            if (usage := flight.tracks[0].usage) is not None
+        ]
+        details = PromptTokensDetails(sum(cached)) if len(cached) == len(flights) else None
         return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, details)
 
     # ---- streamed -----------------------------------------------------------------------------------------------

@@ -22,31 +22,32 @@ from contracts.cluster_io import (
     ClusterAction,
     ClusterEvent,
     Dispatch,
-    FirstTokenSent,
+    DispatchPrefill,
     GrantLease,
-    PrefillFinished,
     RefuseRequest,
     ReplicaJoined,
     ReplicaLost,
-    RequestEnded,
     RequestRefused,
     RevokeLease,
     TimePassed,
     ViewReported,
 )
 from contracts.errors import ErrorInfo, PhaseServeError, Unavailable, error_from
+from contracts.handoff import KVTicket
 from contracts.model import ModelSpec
 from contracts.replica_io import SequenceOutput
-from contracts.request import Request
 from contracts.views import ReplicaView
-from router.call import Call, Flight
+from router.call import Call
 from router.config import RouterConfig
+from router.deliveries import Deliveries
+from router.flight import Flight
 from router.flights import Flights
 from router.generation import Generation
-from router.given_up import given_up, own_words
+from router.handoff_metrics import Handoff
 from router.handshake import why_not_served
 from router.metrics import RouterMetrics
-from router.outcome import flight_outcome
+from router.peers import PeerLists
+from router.placements import Placements
 from router.replica_link import ReplicaLink
 from router.token_table import TokenTable
 from scheduling.cluster_core import ClusterCore
@@ -82,6 +83,9 @@ class Fleet:
         self._contexts: dict[str, int] = {}
         self.stopped = False  # once the loop has ended only a new process helps
         self._flights = Flights()
+        self._placements = Placements(self._flights, self._send, config.slo, metrics.handoffs)
+        self._deliveries = Deliveries(self._flights, self._placements, metrics, self._feed)
+        self._peers = PeerLists()
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -139,6 +143,8 @@ class Fleet:
                     num_sequences=generation.n,
                     slo=self._config.slo,
                     priority=generation.priority,
+                    layout=generation.layout,
+                    on_unavailable=generation.on_unavailable,
                 )
             )
         return call
@@ -148,6 +154,7 @@ class Fleet:
         for flight in call.flights:
             if not flight.ended:
                 self._feed(ClientLeft(flight.request_id))
+                self._placements.end([flight], Handoff.CANCELLED)
                 self._flights.remove(flight)
 
     # ---- what replicas say (LinkOwner) --------------------------------------------------------------------------
@@ -163,85 +170,44 @@ class Fleet:
         self._joined[identity.replica_id] = link
         self._contexts[identity.replica_id] = identity.model.max_context
         log.info("replica %s at %s joined (%s)", identity.replica_id, link.endpoint, welcome.view.role)
+        self._peers.joined(identity, welcome.view.role)
         self._feed(ReplicaJoined(identity, welcome.view))
+        self._tell_peers()
         return None
 
     def reported(self, link: ReplicaLink, view: ReplicaView) -> None:
         self._feed(ViewReported(view))
+        if self._peers.role_of(view.replica_id) is not view.role and view.replica_id == link.replica_id:
+            self._peers.changed_role(view.replica_id, view.role)
+            self._tell_peers()
 
     def produced(self, link: ReplicaLink, outputs: tuple[SequenceOutput, ...]) -> None:
-        now = time.monotonic()
-        stopped: list[str] = []
-        for output in outputs:
-            if (known := self._flights.at(link.replica_id, output.request_id)) is None:
-                continue
-            if (error := given_up(link.replica_id, output)) is not None:
-                self._placement_failed(known[0], error)
-            elif self._deliver(known[0], known[1], output, now):
-                stopped.append(output.request_id)
-        if stopped:
-            link.send(wire.Cancel(request_ids=tuple(stopped)))
+        self._deliveries.produced(link.replica_id, outputs)
+
+    def reserved(self, link: ReplicaLink, sequence_id: str, ticket: KVTicket) -> None:
+        self._deliveries.reserved(link.replica_id, sequence_id, ticket)
 
     def refused(self, link: ReplicaLink, sequence_id: str, error: ErrorInfo) -> None:
-        known = self._flights.at(link.replica_id, sequence_id)
-        if known is not None:
-            self._placement_failed(known[0], own_words(link.replica_id, error))
+        self._deliveries.refused(link.replica_id, sequence_id, error)
 
     def lost(self, link: ReplicaLink, reason: str) -> None:
         replica_id = link.replica_id
         assert replica_id is not None
         del self._joined[replica_id]
         del self._contexts[replica_id]
-        here = [(flight, flight.attempt) for flight in self._flights.on(replica_id)]
-        for flight, _ in here:
-            self._flights.placement_ended(flight)
-        self._feed(ReplicaLost(replica_id, reason))
-        for flight, attempt in here:
-            flight.unplace(attempt)
+        self._peers.left(replica_id)
+        here = [flight for flight in self._flights.that_need(replica_id) if not self._deliveries.has_all(flight)]
+        self._placements.end(here, Handoff.FAILED)
+        self._feed(ReplicaLost(replica_id, reason, {flight.request_id: flight.tokens_sent for flight in here}))
+        for flight in here:  # the core, which knows less about the legs, may not have seen that this one ended
+            if not flight.ended and not flight.placed:
+                self._deliveries.lost_place(
+                    flight, replica_id, Unavailable(f"replica {replica_id} is gone: {reason}").info()
+                )
+        self._tell_peers()
 
     def malformed(self, link: ReplicaLink) -> None:
         self._metrics.malformed_messages.inc()
-
-    # ---- flights ------------------------------------------------------------------------------------------------
-
-    def _deliver(self, flight: Flight, i: int, output: SequenceOutput, now: float) -> bool:
-        """Pass tokens on. True when a stop string ended the sequence early."""
-        track = flight.tracks[i]
-        is_first = track.first_s is None and bool(output.token_ids)
-        if output.token_ids:
-            num_new = len(output.token_ids)
-            self._metrics.tokens.observe(num_new, track.tokens_arrived(num_new, now))
-        stopped = flight.deliver(i, output)
-        if is_first:
-            self._first_token(flight, now)
-        if track.ended:
-            self._flights.sequence_ended(output.request_id)
-            if all(track.ended for track in flight.tracks):
-                outcome = flight_outcome(flight)
-                self._metrics.observe_outcome(flight, outcome)
-                self._flights.remove(flight)
-                self._feed(RequestEnded(flight.request_id, outcome))
-        return stopped
-
-    def _first_token(self, flight: Flight, now: float) -> None:
-        num_started = sum(track.first_s is not None for track in flight.tracks)
-        if num_started == 1:
-            self._metrics.observe_first_token(flight, now)
-            self._feed(FirstTokenSent(flight.request_id))
-        if num_started == len(flight.tracks):
-            self._feed(PrefillFinished(flight.request_id))
-
-    def _placement_failed(self, flight: Flight, error: ErrorInfo) -> None:
-        """A placement ended by the replica's doing: the core places the request anew or gives it up."""
-        replica_id, attempt = flight.replica_id, flight.attempt
-        assert replica_id is not None
-        self._flights.placement_ended(flight)
-        self._feed(RequestRefused(flight.request_id, replica_id, error))
-        flight.unplace(attempt)
-
-    def _fail(self, flight: Flight, error: PhaseServeError) -> None:
-        self._flights.remove(flight)
-        flight.call.fail(error)
 
     # ---- the core -----------------------------------------------------------------------------------------------
 
@@ -260,39 +226,43 @@ class Fleet:
                 self._send(replica_id, wire.Lease(duration_s=duration_s))
             case RevokeLease(replica_id):
                 self._send(replica_id, wire.Lease(duration_s=0.0))
+            case DispatchPrefill():
+                return self._dispatch_prefill(action)
             case CancelOn(replica_id, request_id):
-                flight = self._flights.get(request_id)
-                if flight is not None and flight.replica_id == replica_id:
-                    self._send(replica_id, wire.Cancel(request_ids=flight.sequence_ids(only_open=True)))
+                if (flight := self._flights.get(request_id)) is not None:
+                    self._placements.end_on(flight, replica_id)
             case RefuseRequest(request_id, error):
-                flight = self._flights.get(request_id)
-                if flight is not None:
+                if (flight := self._flights.get(request_id)) is not None:
                     self._fail(flight, error_from(error))
         return ()
 
     def _dispatch(self, action: Dispatch) -> Iterable[ClusterEvent]:
         flight = self._flights.get(action.request_id)
-        if flight is None:
+        if flight is None or self._placements.begin(flight, action.plan, action.submit_index):
             return ()
-        flight.place(action.plan)
-        requests = tuple(self._request(flight, i, action.submit_index) for i in range(len(flight.tracks)))
-        if not self._send(action.plan.replica_id, wire.Submit(requests=requests)):
-            error = Unavailable(f"replica {action.plan.replica_id} cannot be reached").info()
-            return (RequestRefused(action.request_id, action.plan.replica_id, error),)
-        self._flights.placed(flight)
-        return ()
+        return (self._not_reached(flight, action.plan.replica_id),)
 
-    def _request(self, flight: Flight, i: int, submit_index: int) -> Request:
-        generation = flight.call.generation
-        return Request(
-            request_id=flight.sequence_id(i),
-            prompt_token_ids=flight.token_ids,
-            sampling=generation.sampling_of(flight.prompt_index, i),
-            slo=self._config.slo,
-            priority=generation.priority,
-            waited_s=time.monotonic() - flight.arrived_s,
-            submit_index=submit_index,
-        )
+    def _dispatch_prefill(self, action: DispatchPrefill) -> Iterable[ClusterEvent]:
+        flight = self._flights.get(action.request_id)
+        if flight is None or self._placements.begin_prefill(
+            flight, action.sequence, action.replica_id, action.submit_index
+        ):
+            return ()
+        self._placements.end([flight], Handoff.FAILED)
+        return (self._not_reached(flight, action.replica_id),)
+
+    def _not_reached(self, flight: Flight, replica_id: str) -> RequestRefused:
+        error = Unavailable(f"replica {replica_id} cannot be reached").info()
+        return RequestRefused(flight.request_id, replica_id, error, flight.tokens_sent)
+
+    def _tell_peers(self) -> None:
+        for replica_id, peers in self._peers.news():
+            self._send(replica_id, peers)
+
+    def _fail(self, flight: Flight, error: PhaseServeError) -> None:
+        self._placements.end([flight], Handoff.FAILED)
+        self._flights.remove(flight)
+        flight.call.fail(error)
 
     def _send(self, replica_id: str, message: wire.RouterMessage) -> bool:
         link = self._joined.get(replica_id)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from router.call import Call, Flight, SequenceTrack
+from router.call import Call
+from router.flight import Flight, SequenceTrack
+from router.legs import Leg, PlacedSequence
 
 
 class Flights:
@@ -13,7 +15,7 @@ class Flights:
 
     def __init__(self) -> None:
         self._by_request: dict[str, Flight] = {}
-        self._by_sequence: dict[str, tuple[Flight, int]] = {}
+        self._by_sequence: dict[str, tuple[Flight, PlacedSequence]] = {}
         self._serial = itertools.count(1)
 
     def __len__(self) -> int:
@@ -39,31 +41,29 @@ class Flights:
         """The flight of a client request, if it has not ended."""
         return self._by_request.get(request_id)
 
-    def at(self, replica_id: str | None, sequence_id: str) -> tuple[Flight, int] | None:
-        """The flight and number of a live sequence, if it is placed on that replica."""
+    def at(self, replica_id: str | None, sequence_id: str) -> tuple[Flight, PlacedSequence, Leg] | None:
+        """A live sequence and its leg on that replica, if it has a live one there."""
         known = self._by_sequence.get(sequence_id)
-        return known if known is not None and known[0].replica_id == replica_id else None
+        if known is None:
+            return None
+        leg = known[1].leg_on(replica_id)
+        return None if leg is None else (*known, leg)
 
-    def on(self, replica_id: str) -> list[Flight]:
-        """Flights placed on a replica."""
-        return [flight for flight in self._by_request.values() if flight.replica_id == replica_id]
+    def that_need(self, replica_id: str) -> list[Flight]:
+        """Flights whose placement comes to nothing without a replica."""
+        return [flight for flight in self._by_request.values() if flight.needs(replica_id)]
 
     def placed(self, flight: Flight) -> None:
         """Output of the flight's current placement is wanted from now on."""
-        for i, sequence_id in enumerate(flight.sequence_ids()):
-            self._by_sequence[sequence_id] = (flight, i)
+        for placed in flight.placed.values():
+            self._by_sequence[placed.sequence_id] = (flight, placed)
 
-    def sequence_ended(self, sequence_id: str) -> None:
-        """Nothing more is wanted of a sequence."""
-        self._by_sequence.pop(sequence_id, None)
-
-    def placement_ended(self, flight: Flight) -> None:
-        """Nothing more is wanted of the flight's current placement."""
-        for sequence_id in flight.sequence_ids():
-            self._by_sequence.pop(sequence_id, None)
+    def sequence_ended(self, flight: Flight, placed: PlacedSequence) -> None:
+        """Nothing more is wanted of a sequence of the current placement."""
+        self._by_sequence.pop(placed.sequence_id, None)
+        flight.placed.pop(placed.number, None)
 
     def remove(self, flight: Flight) -> None:
-        """The flight has ended. Idempotent."""
+        """The flight has ended; its placement must have. Idempotent."""
         flight.ended = True
-        self.placement_ended(flight)
         self._by_request.pop(flight.request_id, None)

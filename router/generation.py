@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+from contracts.cluster_io import OnUnavailable
+from contracts.phase import Layout
 from contracts.request import SamplingParams
 
 
@@ -27,7 +29,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """`prompts` times `n` choices; choice number `p * n + i` is the i-th of prompt p.
 
     `sampling.max_tokens` is the bound for every prompt. `stops` are stop strings; `logprobs` is the number of
-    alternatives to report, None for no log probabilities at all.
+    alternatives to report, None for no log probabilities at all. `layout` and `on_unavailable` are the client's
+    wishes, None where it leaves them to the deployment.
     """
 
     endpoint: Endpoint
@@ -45,6 +48,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool = False
     continuous_usage: bool = False
     priority: int = 0
+    layout: Layout | None = None
+    on_unavailable: OnUnavailable | None = None
 
     def sampling_of(self, prompt: int, i: int) -> SamplingParams:
         """The rules for choice `i` of `prompt`: its own token bound, and a seed of its own when one was given."""

@@ -16,6 +16,7 @@ from router.json_body import parse_body
 from router.openai_schema import ChatBody, CompletionBody
 from router.sampling_rules import sampling_params, stop_strings
 from router.tokenizing import PromptEncoder
+from router.wishes import wished_layout, wished_on_unavailable
 
 DEFAULT_COMPLETION_TOKENS = 16
 
@@ -98,6 +99,8 @@ class Intake:
             include_usage=options is not None and bool(options.include_usage),
             continuous_usage=options is not None and bool(options.continuous_usage_stats),
             priority=fields.priority or 0,
+            layout=wished_layout(fields.phaseserve),
+            on_unavailable=wished_on_unavailable(fields.phaseserve),
         )
 
     def _check_model(self, name: str) -> None:

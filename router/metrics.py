@@ -8,7 +8,9 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from contracts.plan import Outcome
-from router.call import Flight
+from router.fleet_metrics import FleetMetrics
+from router.flight import Flight
+from router.handoff_metrics import HandoffMetrics
 from router.outcome import tpot_after_switch_s, tpot_s
 from router.token_metrics import TokenMetrics
 from scheduling.cluster_snapshot import ClusterSnapshot
@@ -46,6 +48,9 @@ class RouterMetrics:
         self.registry = CollectorRegistry()
         self.tokens = TokenMetrics()
         self.registry.register(self.tokens)
+        self._fleet = FleetMetrics()
+        self.registry.register(self._fleet)
+        self.handoffs = HandoffMetrics(self.registry)
         self._counters()
         self._histograms()
         self._gauges()
@@ -114,6 +119,7 @@ class RouterMetrics:
 
     def observe_outcome(self, flight: Flight, outcome: Outcome) -> None:
         """A flight ended well."""
+        self.handoffs.answered(flight, outcome)
         self.prompt_tokens.inc(len(flight.token_ids))
         self.e2e.observe(max(track.last_s for track in flight.tracks) - flight.arrived_s)
         for track in flight.tracks:
@@ -126,10 +132,11 @@ class RouterMetrics:
                 if track.usage.switch_wait_s is not None:
                     self.switch_wait.observe(track.usage.switch_wait_s)
         if (usage := flight.tracks[0].usage) is not None:
-            self.cached_tokens.inc(usage.cached_tokens)
+            self.cached_tokens.inc(min(usage.cached_tokens, len(flight.token_ids)))
 
     def observe_fleet(self, snapshot: ClusterSnapshot, in_flight: int) -> None:
         """Gauges, at each scrape. Series of replicas that left are removed."""
+        self._fleet.show(snapshot)
         self.in_flight.set(in_flight)
         self.pending.set(snapshot.pending)
         self.pending_s.set(snapshot.pending_prefill_s)

@@ -20,6 +20,13 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     continuous_usage_stats: bool | None = None
 
 
+class Extension(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What OpenAI's API has no words for. The values are checked by hand, so that an error shows little of them."""
+
+    layout: str | None = None
+    on_unavailable: str | None = None
+
+
 class _GenerationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What both endpoints take. None is the same as absent, as OpenAI's clients send it."""
 
@@ -46,6 +53,7 @@ class _GenerationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    phaseserve: Extension | None = None
 
 
 class CompletionBody(_GenerationBody, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contracts.handoff import HandoffReport
 from contracts.plan import Outcome
 from contracts.request import FinishReason
-from router.call import Flight, SequenceTrack
+from router.flight import Flight, SequenceTrack
 
 
 def tpot_s(track: SequenceTrack) -> float | None:
@@ -39,4 +40,20 @@ def flight_outcome(flight: Flight) -> Outcome:
         tpot_s=sum(tpots) / len(tpots) if tpots else None,
         output_tokens=sum(choice.num_tokens for choice in mine),
         finish=(FinishReason.STOP if stopped else FinishReason.LENGTH).value,
+        handoff=handoff_of(flight),
+    )
+
+
+def handoff_of(flight: Flight) -> HandoffReport | None:
+    """The hand-offs of all sequences as one: bytes together, the longest transfer, the longest exposed part."""
+    reports = [track.usage.handoff for track in flight.tracks if track.usage is not None]
+    known = [report for report in reports if report is not None]
+    if not known:
+        return None
+    return HandoffReport(
+        num_bytes=sum(report.num_bytes for report in known),
+        transfer_s=max(report.transfer_s for report in known),
+        exposed_s=max(report.exposed_s for report in known),
+        transport=known[-1].transport,
+        prefill_replica_id=known[-1].prefill_replica_id,
     )

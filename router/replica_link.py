@@ -18,6 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from contracts import wire
 from contracts.errors import ErrorInfo, ProtocolError
+from contracts.handoff import KVTicket
 from contracts.replica_io import SequenceOutput
 from contracts.views import ReplicaView
 
@@ -46,6 +47,10 @@ class LinkOwner(Protocol):
 
     def refused(self, link: ReplicaLink, sequence_id: str, error: ErrorInfo) -> None:
         """A sequence was not accepted."""
+        ...
+
+    def reserved(self, link: ReplicaLink, sequence_id: str, ticket: KVTicket) -> None:
+        """The decode leg of a sequence waits for its KV."""
         ...
 
     def lost(self, link: ReplicaLink, reason: str) -> None:
@@ -196,6 +201,8 @@ class ReplicaLink:
                 self._owner.reported(self, view)
             case wire.Refused(request_id=sequence_id, error=error) if self.replica_id is not None:
                 self._owner.refused(self, sequence_id, error)
+            case wire.Reserved(request_id=sequence_id, ticket=ticket) if self.replica_id is not None:
+                self._owner.reserved(self, sequence_id, ticket)
             case wire.Welcome():
                 self._welcome(message)
             case wire.Goodbye(reason=reason):

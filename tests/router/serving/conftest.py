@@ -168,7 +168,7 @@ class ScriptedReplica:
             switch_wait_s=0.0,
             preemptions=0,
         )
-        for start in range(0, len(ids), self.per_output):
+        for start in range(len(request.output_token_ids), len(ids), self.per_output):
             await self.gate.wait()
             await asyncio.sleep(self.pace_s)
             if self.fail_after is not None and start >= self.fail_after:
@@ -182,6 +182,7 @@ class ScriptedReplica:
             output = SequenceOutput(
                 request_id=request.request_id,
                 token_ids=part,
+                first_index=start,
                 logprobs=tuple(_logprobs(token, sampling.logprobs) for token in part)
                 if sampling.logprobs is not None
                 else (),

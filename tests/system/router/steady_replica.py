@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 import time
+from typing import Any
 
 import zmq
 import zmq.asyncio
@@ -92,10 +93,11 @@ class SteadyReplica:
                 case _:
                     await self.send(wire.Heartbeat(view=self.view()))
 
-    async def step(self, token_id: int, last: bool) -> float:
-        """One token for everybody; when it was handed over."""
+    async def step(self, index: int, last: bool) -> float:
+        """Token number `index` for everybody; when it was handed over."""
         finish = FinishReason.LENGTH if last else None
-        outputs = tuple(SequenceOutput(request_id=name, token_ids=(token_id,), finish=finish) for name in self.live)
+        said: dict[str, Any] = {"token_ids": (300 + index % 50,), "finish": finish, "first_index": index}
+        outputs = tuple(SequenceOutput(request_id=name, **said) for name in self.live)
         message = wire.Outputs(outputs=outputs)
         self.steps += 1
         at_s = time.monotonic()
@@ -112,7 +114,7 @@ class SteadyReplica:
         moments = []
         for number in range(num_steps):
             began_s = time.monotonic()
-            moments.append(await self.step(300 + number % 50, number == num_steps - 1))
+            moments.append(await self.step(number, number == num_steps - 1))
             await asyncio.sleep(max(0.0, pace_s - (time.monotonic() - began_s)))
         await asyncio.sleep(1.0)
         listening.cancel()
