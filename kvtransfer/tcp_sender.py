@@ -1,0 +1,287 @@
+"""The sending end of the `tcp` transport: gathered writes from the caller's memory, one put after the other.
+
+A put returns when the kernel has its bytes. The connection is broken by a put that was cancelled in its middle, by the
+peer's end, and by `silence_s` without any progress; a broken one says why at every further put.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from kvtransfer.protocol import TransferError
+from kvtransfer.put_stream import ACCEPTED, END_HEADER, ENDED, MAX_PIECES, advance, preamble, put_header
+
+FLUSH_S = 5.0
+TURN_BYTES = 16 << 20
+TLS_PIECE_BYTES = 64 << 10  # small: a slow link must be seen to move
+
+
+class Answers:
+    """The few bytes that come back, and the end of the connection."""
+
+    def __init__(self) -> None:
+        self.lost: str | None = None
+        self._bytes = bytearray()
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def feed(self, data: bytes) -> None:
+        """Bytes came."""
+        self._bytes += data[:16]
+        self._wake()
+
+    def lose(self, reason: str) -> None:
+        """Nothing will come any more. The first reason counts."""
+        self.lost = self.lost or reason
+        self._wake()
+
+    async def expect(self, answer: bytes) -> None:
+        """Wait for this byte. Raises `TransferError` when the connection ends or says something else."""
+        while not self._bytes:
+            await self.changed()
+        if self._bytes[:1] != answer:
+            raise TransferError("the peer answered out of turn")
+        del self._bytes[:1]
+
+    async def changed(self) -> None:
+        """Wait for bytes, for `poke`, or for the end; the latter raises `TransferError`."""
+        if self.lost is None:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.discard(waiter)
+        if self.lost is not None and not self._bytes:
+            raise TransferError(self.lost)
+
+    def poke(self) -> None:
+        """Something that a waiter waits for may have happened."""
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Channel(Protocol):
+    """A connected byte stream, plain or encrypted."""
+
+    answers: Answers
+
+    async def send(self, views: Sequence[memoryview]) -> None:
+        """Returns when the views may change again. Raises `TransferError`, `TimeoutError` (no progress), `OSError`."""
+        ...
+
+    def abort(self) -> None:
+        """End at once. Idempotent."""
+        ...
+
+
+class PlainChannel:
+    """Writes with `sendmsg` from several views at once, without a copy in between."""
+
+    def __init__(self, sock: socket.socket, silence_s: float) -> None:
+        self.answers = Answers()
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._silence_s = silence_s
+        self._writable: asyncio.Future[None] | None = None
+        self._open = True
+        self._since_turn = 0
+        self._loop.add_reader(sock, self._readable)
+
+    async def send(self, views: Sequence[memoryview]) -> None:
+        """See `Channel`."""
+        pieces = list(views)
+        first = 0
+        while first < len(pieces):
+            try:
+                count = self._sock.sendmsg(pieces[first : first + MAX_PIECES])
+            except (BlockingIOError, InterruptedError):
+                await self._until_writable()
+                continue
+            self._since_turn += count
+            first, rest = advance(pieces, first, count)
+            if rest is not None:
+                pieces[first] = rest
+            if self._since_turn >= TURN_BYTES:  # a fast peer must not keep the loop to itself
+                self._since_turn = 0
+                await asyncio.sleep(0)
+                self._check()
+
+    def abort(self) -> None:
+        """See `Channel`."""
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._sock)
+            self._loop.remove_writer(self._sock)
+            self._sock.close()
+            self.answers.lose("this end closed the connection")
+            self._wake()
+
+    def _check(self) -> None:
+        if self.answers.lost is not None:
+            raise TransferError(self.answers.lost)
+
+    async def _until_writable(self) -> None:
+        self._check()
+        self._since_turn = 0
+        self._writable = self._loop.create_future()
+        self._loop.add_writer(self._sock, self._wake)
+        timer = self._loop.call_later(self._silence_s, self._stalled)
+        try:
+            await self._writable
+        finally:
+            timer.cancel()
+            self._writable = None
+            if self._open:
+                self._loop.remove_writer(self._sock)
+        self._check()
+
+    def _stalled(self) -> None:
+        self.answers.lose(f"the peer took nothing for {self._silence_s:g} s")
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    def _readable(self) -> None:
+        try:
+            data = self._sock.recv(16)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            data, reason = b"", f"the connection broke: {error}"
+        else:
+            reason = "the peer closed the connection"
+        if data:
+            self.answers.feed(data)
+        else:
+            self._loop.remove_reader(self._sock)
+            self.answers.lose(reason)
+            self._wake()
+
+
+class TlsChannel(asyncio.Protocol):
+    """Encrypts piece by piece; the pieces are encrypted, hence copied, when `send` returns."""
+
+    def __init__(self, silence_s: float) -> None:
+        self.answers = Answers()
+        self._silence_s = silence_s
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The handshake succeeded."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=2 * TLS_PIECE_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        """An answer."""
+        self.answers.feed(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end."""
+        self._transport = None
+        self.answers.lose(f"the connection broke: {exc}" if exc else "the peer closed the connection")
+
+    def pause_writing(self) -> None:
+        """The socket does not keep up."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._paused = False
+        self.answers.poke()
+
+    async def send(self, views: Sequence[memoryview]) -> None:
+        """See `Channel`."""
+        for view in views:
+            for start in range(0, len(view), TLS_PIECE_BYTES):
+                if self._transport is None or self.answers.lost is not None:
+                    raise TransferError(self.answers.lost or "the connection ended")
+                self._transport.write(view[start : start + TLS_PIECE_BYTES])
+                async with asyncio.timeout(self._silence_s):
+                    while self._paused:
+                        await self.answers.changed()
+        await asyncio.sleep(0)
+
+    def abort(self) -> None:
+        """See `Channel`."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+        self.answers.lose("this end closed the connection")
+
+
+class TcpSender:
+    """Puts over one channel, in order. See `kvtransfer.protocol.BulkSender`."""
+
+    def __init__(self, channel: Channel, device: str) -> None:
+        self._channel = channel
+        self._device = device
+        self._turn = asyncio.Lock()
+        self._closing = False
+        self._closed = asyncio.Event()
+
+    @property
+    def device(self) -> str:
+        """Name of the interface that the connection's local address belongs to."""
+        return self._device
+
+    async def introduce(self, token: bytes) -> None:
+        """Present the token. Raises `TransferError` when the peer does not accept it."""
+        try:
+            await self._channel.send([memoryview(preamble(token))])
+            await self._channel.answers.expect(ACCEPTED)
+        except (TransferError, OSError) as error:
+            raise TransferError(f"the peer did not accept the bulk connection: {error}") from error
+
+    async def put(self, slot_id: bytes, offset: int, source: Sequence[memoryview], note: bytes = b"") -> None:
+        """See the protocol."""
+        views = [view for view in source if view.nbytes]
+        header = put_header(slot_id, offset, sum(view.nbytes for view in views), note)
+        if self._closing:
+            raise TransferError("the connection is closed")
+        async with self._turn:
+            await self._send([memoryview(header), *views])
+
+    async def close(self) -> None:
+        """See the protocol. Waits until the peer says that everything has landed, or for the flush deadline."""
+        if self._closing:
+            await self._closed.wait()
+            return
+        self._closing = True
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                async with self._turn:
+                    await self._send([memoryview(END_HEADER)])
+                await self._channel.answers.expect(ENDED)
+        except (TransferError, TimeoutError):
+            pass  # then it could not be delivered; the owner's acknowledgement is missing too
+        finally:
+            self._channel.abort()
+            self._closed.set()
+
+    async def _send(self, views: Sequence[memoryview]) -> None:
+        lost = self._channel.answers.lost
+        if lost is not None:
+            raise TransferError(lost)
+        done = False
+        try:
+            await self._channel.send(views)
+            done = True
+        except TimeoutError:
+            raise TransferError("the peer took nothing for too long") from None
+        except OSError as error:
+            raise TransferError(f"the connection broke: {error}") from error
+        finally:
+            if not done:  # half a put cannot be taken back
+                with contextlib.suppress(OSError):
+                    self._channel.abort()
