@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contracts.errors import InvalidRequest, Overloaded, PhaseServeError, Unavailable
+from contracts.handoff import PrefillLeg
 from contracts.request import Request
 from scheduling.block_ledger import extend_hashes
 from scheduling.output_reserve import growth_blocks
@@ -25,19 +26,47 @@ def refusal(state: ReplicaState, request: Request) -> PhaseServeError | None:
     if prompt + output > state.max_context:
         message = f"prompt ({prompt}) and max_tokens ({output}) exceed the context of {state.max_context} tokens"
         return InvalidRequest(message, param="max_tokens")
-    blocks = state.layout.blocks_for(prompt + output - 1)
+    if request.output_token_ids:
+        wrong = _finished_already(state, request)
+        if wrong is not None:
+            return wrong
+    made = prompt + len(request.output_token_ids)
+    sends = isinstance(request.leg, PrefillLeg)
+    if isinstance(request.leg, PrefillLeg) and request.leg.ticket.num_tokens != made:
+        message = f"the ticket is for {request.leg.ticket.num_tokens} tokens, the sequence has {made}"
+        return InvalidRequest(message, param="leg")
+    blocks = state.layout.blocks_for(made if sends else prompt + output - 1)
     if blocks > state.ledger.num_blocks:
         message = f"the request needs {blocks} KV blocks, the replica has {state.ledger.num_blocks}"
         return InvalidRequest(message, param="max_tokens")
-    return _overload(state, prompt)
+    return _overload(state, made)
+
+
+def stop_tokens_of(state: ReplicaState, request: Request) -> frozenset[int]:
+    """The tokens that end the sequence."""
+    stops = frozenset(request.sampling.stop_token_ids)
+    return stops if request.sampling.ignore_eos else stops | state.eos_tokens
+
+
+def _finished_already(state: ReplicaState, request: Request) -> InvalidRequest | None:
+    """Why a sequence with this output has nothing to go on with, or None."""
+    made, sampling = request.output_token_ids, request.sampling
+    stops = stop_tokens_of(state, request)
+    if len(made) >= sampling.max_tokens:
+        reason = f"there are {len(made)} output tokens already, max_tokens is {sampling.max_tokens}"
+    elif any(token in stops for token in made[max(0, sampling.min_tokens - 1) :]):
+        reason = "the output so far holds a token that ends it"
+    else:
+        return None
+    return InvalidRequest(reason, param="output_token_ids")
 
 
 def _overload(state: ReplicaState, prompt: int) -> Overloaded | None:
     """Bounds on what waits. A prompt longer than the token bound is accepted only when nothing else waits."""
     config = state.config
-    if len(state.waiting) >= config.max_waiting:
-        reason = f"{len(state.waiting)} requests wait already"
-    elif state.waiting and state.waiting_tokens + prompt > config.max_waiting_tokens:
+    if state.num_waiting >= config.max_waiting:
+        reason = f"{state.num_waiting} requests wait already"
+    elif state.num_waiting and state.waiting_tokens + prompt > config.max_waiting_tokens:
         reason = f"{state.waiting_tokens} prompt tokens wait already"
     else:
         return None
@@ -79,10 +108,10 @@ def _most_cached(state: ReplicaState, sequence: Sequence) -> int:
 
 
 def computed_by(state: ReplicaState, sequence: Sequence, cached: list[int]) -> Sequence | None:
-    """The prefilling sequence that is about to fill the next block this one needs, if there is one.
+    """The prefilling or receiving sequence that is about to fill the next block this one needs, if there is one.
 
-    Waiting for it computes a shared prompt once. It cannot block for ever: whoever computes holds all its blocks and
-    leaves `computing` when it ends in any way.
+    Waiting for it computes, or transfers, a shared prompt once. It cannot block for ever: whoever computes holds all
+    its blocks, whoever receives has a lease, and both leave `computing` when they end in any way.
     """
     if not state.ledger.caching or sequence.logprobs_left or len(cached) >= _most_cached(state, sequence):
         return None
@@ -92,34 +121,44 @@ def computed_by(state: ReplicaState, sequence: Sequence, cached: list[int]) -> S
 class Reserve:
     """Blocks to keep free for what runs already, summed once per scheduling round and kept up while admitting."""
 
-    __slots__ = ("_blocks", "_state")
+    __slots__ = ("_blocks", "_set_aside", "_state")
 
     def __init__(self, state: ReplicaState) -> None:
         self._state = state
         self._blocks: int | None = None
+        self._set_aside = 0
 
     def admits(self, sequence: Sequence, cached: list[int]) -> bool:
         """Whether a waiting sequence may start: a free slot, blocks for all its tokens, and the reserve untouched.
 
-        With nothing running it always may: alone it fits.
+        With no block held by anyone it always may: alone it fits.
         """
         state = self._state
-        if state.num_running == 0:
-            return True
-        if state.num_running >= state.config.max_running:
-            return False
-        if self._blocks is None:
-            running = (*state.prefilling.values(), *state.decoding.values())
-            self._blocks = sum(self._growth(s) for s in running)
         ledger = state.ledger
+        if ledger.num_free == ledger.num_blocks and state.num_running == 0 and self._set_aside == 0:
+            return True
+        if state.num_running + self._set_aside >= state.config.max_running:
+            return False
         fresh = state.layout.blocks_for(len(sequence.tokens)) - len(cached)
         free = ledger.num_free - ledger.num_unreferenced(cached)
-        return free - fresh >= self._blocks + self._growth(sequence)
+        return free - fresh >= self._sum() + self._growth(sequence)
 
     def add(self, sequence: Sequence) -> None:
         """The sequence was admitted."""
         if self._blocks is not None:
             self._blocks += self._growth(sequence)
+
+    def set_aside(self, sequence: Sequence) -> None:
+        """Keep room for a sequence that waits and has the first claim."""
+        self._blocks = self._sum() + self._state.layout.blocks_for(len(sequence.tokens)) + self._growth(sequence)
+        self._set_aside += 1
+
+    def _sum(self) -> int:
+        if self._blocks is None:
+            state = self._state
+            running = (*state.prefilling.values(), *state.decoding.values(), *state.receiving.values())
+            self._blocks = sum(self._growth(s) for s in running)
+        return self._blocks
 
     def _growth(self, sequence: Sequence) -> int:
         state = self._state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contracts.batch import Batch, Chunk, SequenceStart
+from contracts.batch import Batch, Chunk
 from contracts.phase import Phase, Role
 from scheduling.phases import decode_shape, mixed_grants, separate_grants
 from scheduling.preemption import make_room_for_decodes
@@ -64,7 +64,8 @@ def _step(
     """One step from decoding sequences (one token each) and picked prefill chunks."""
     sequences = list(decodes)
     chunks = [Chunk(s.request_id, s.last_token, s.num_computed, s.table, True) for s in decodes]
-    started: list[SequenceStart] = []
+    # A sequence whose KV came from another replica is seen by this engine for the first time in a decode.
+    started = [state.announce(s) for s in decodes if not s.announced]
     overdraft = None
     if prefill is None:
         shape, phase = decode_shape(state), Phase.DECODE

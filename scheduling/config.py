@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
+from contracts.cluster_io import OnHandoffFailure, OnUnavailable
 from contracts.errors import ConfigError
 
 SlackRule = Literal["min", "quantile", "mean", "max"]
 BudgetPolicy = Literal["deadline", "fixed"]
+LayoutPolicy = Literal["auto", "colocated", "phased", "disaggregated"]
 
 
 def _require(holds: bool, name: str, rule: str) -> None:
@@ -29,6 +31,15 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     time it passes. `max_gap_s` bounds how long one prefill phase may keep running streams without a token, however
     much slack they have. `predictor_forgetting` is the weight of the past per step, `margin_quantile` the residual
     quantile that decisions add to a prediction.
+
+    Hand-offs: at most `max_receiving` sequences wait for their KV at a time, the rest queues. A receiver keeps its
+    blocks `kv_lease_factor` times as long as the sender and the link should need from the last sign of life on, within
+    `kv_lease_min_s` and `kv_lease_max_s`; a sender keeps them `kv_lease_max_s`, or longer in proportion to the bytes.
+
+    Links: transfers below `link_sample_min_bytes` tell nothing about the rate. The weight of a measurement halves
+    every `link_half_life_s`. A link that nothing was measured on for `link_stale_s` is probed when it is idle: about
+    `link_probe_s` of its rate in bytes, between `link_probe_min_bytes` and `link_probe_max_bytes`, one probe at a time
+    and one each `link_probe_gap_s`; a probe without an answer is forgotten after `link_probe_deadline_s`.
     """
 
     max_running: int = 64
@@ -50,16 +61,41 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     max_gap_s: float = 1.0
     predictor_forgetting: float = 0.995
     margin_quantile: float = 0.95
+    max_receiving: int = 16
+    kv_lease_min_s: float = 2.0
+    kv_lease_max_s: float = 30.0
+    kv_lease_factor: float = 3.0
+    link_sample_min_bytes: int = 262_144
+    link_half_life_s: float = 60.0
+    link_stale_s: float = 30.0
+    link_probe_s: float = 0.1
+    link_probe_min_bytes: int = 4_194_304
+    link_probe_max_bytes: int = 67_108_864
+    link_probe_gap_s: float = 1.0
+    link_probe_deadline_s: float = 15.0
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
-        for name in ("max_running", "max_waiting", "max_waiting_tokens", "fixed_tokens", "min_chunk", "chunk_multiple"):
+        for name in (
+            *("max_running", "max_waiting", "max_waiting_tokens", "fixed_tokens", "min_chunk", "chunk_multiple"),
+            *("max_receiving", "link_sample_min_bytes", "link_probe_min_bytes"),
+        ):
             _require(getattr(self, name) >= 1, name, "must be at least 1")
+        _require(self.kv_lease_factor >= 1.0, "kv_lease_factor", "must be at least 1")
+        _require(self.kv_lease_max_s >= self.kv_lease_min_s, "kv_lease_max_s", "must be at least kv_lease_min_s")
+        _require(
+            self.link_probe_max_bytes >= self.link_probe_min_bytes,
+            "link_probe_max_bytes",
+            "must be at least link_probe_min_bytes",
+        )
         _require(self.max_chunk >= self.min_chunk, "max_chunk", "must be at least min_chunk")
         _require(self.max_preemptions >= 0, "max_preemptions", "must not be negative")
         for name in ("slack_quantile", "output_reserve_quantile", "margin_quantile"):
             _require(0.0 <= getattr(self, name) <= 1.0, name, "must be between 0 and 1")
-        for name in ("overdue_after", "aged_after", "max_gap_s"):
+        for name in (
+            *("overdue_after", "aged_after", "max_gap_s", "kv_lease_min_s", "link_half_life_s", "link_stale_s"),
+            *("link_probe_s", "link_probe_gap_s", "link_probe_deadline_s"),
+        ):
             _require(getattr(self, name) > 0.0, name, "must be positive")
         _require(0.0 < self.overdraft_share < 1.0, "overdraft_share", "must be between 0 and 1")
         _require(0.5 <= self.predictor_forgetting <= 1.0, "predictor_forgetting", "must be between 0.5 and 1")
@@ -80,8 +116,25 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     `output_reserve_quantile` of the output lengths seen is the KV reserve of a new request. `pending_tries` bounds how
     many pending requests one event tries to place; each `aged_after` TTFT targets of waiting raise one by a priority.
+
+    `layout` "auto" compares all layouts for each request, any other is forced. `on_unavailable` says what happens when
+    a layout that was forced, or the hand-off in a fleet of prefill and decode replicas, cannot be had: "colocate" has
+    the request served in another way and says so, "fail" refuses it with 503. A request may bring its own of both.
+    `on_handoff_failure` "recompute" continues elsewhere a request whose hand-off failed or whose replica died while it
+    streamed, "fail" ends it.
+
+    A link is counted on with its estimate less `link_caution` times its relative spread, which grows by
+    `link_spread_per_s` for each second since the last measurement; a link never measured with
+    `link_unmeasured_bytes_per_s`. `link_cost` is what a second of transfer costs beside a second of a replica.
     """
 
+    layout: LayoutPolicy = "auto"
+    on_unavailable: OnUnavailable = "colocate"
+    on_handoff_failure: OnHandoffFailure = "recompute"
+    link_caution: float = 1.0
+    link_spread_per_s: float = 0.001
+    link_unmeasured_bytes_per_s: float = 12_500_000.0
+    link_cost: float = 0.1
     slack_rule: SlackRule = "min"
     slack_quantile: float = 0.1
     max_pending: int = 256
@@ -107,9 +160,15 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             _require(getattr(self, name) >= 1, name, "must be at least 1")
         for name in (
             *("max_pending_s", "pending_deadline_s", "first_token_deadline_s", "lease_s", "view_stale_s"),
-            *("step_stuck_s", "retry_after_s", "aged_after"),
+            *("step_stuck_s", "retry_after_s", "aged_after", "link_unmeasured_bytes_per_s"),
         ):
             _require(getattr(self, name) > 0.0, name, "must be positive")
+        for name in ("link_caution", "link_spread_per_s", "link_cost"):
+            _require(getattr(self, name) >= 0.0, name, "must not be negative")
+        _require(self.layout in get_args(LayoutPolicy), "layout", f"must be one of {', '.join(get_args(LayoutPolicy))}")
+        _require(self.on_unavailable in get_args(OnUnavailable), "on_unavailable", "must be fail or colocate")
+        known = get_args(OnHandoffFailure)
+        _require(self.on_handoff_failure in known, "on_handoff_failure", "must be recompute or fail")
         _require(self.view_dead_s >= self.view_stale_s, "view_dead_s", "must be at least view_stale_s")
         _require(0.0 < self.forced_share <= 1.0, "forced_share", "must be above 0 and at most 1")
         for name in ("slack_quantile", "output_reserve_quantile"):

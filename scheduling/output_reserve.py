@@ -45,8 +45,11 @@ def growth_blocks(sequence: Sequence, lengths: OutputLengths, config: ReplicaCor
 
     Each preemption halves the risk accepted, and the last one allowed removes it: a sequence preempted
     `max_preemptions` times is counted with all the output it may still produce. Admission keeps the sum over all
-    running sequences free, so such a sequence is never preempted again (see `scheduling.preemption`).
+    running sequences free, so such a sequence is never preempted again (see `scheduling.preemption`). A sequence whose
+    KV goes to another replica produces one token here, which needs no KV.
     """
+    if sequence.sends:
+        return 0
     if sequence.preemptions >= config.max_preemptions:
         total = sequence.max_output
     else:

@@ -29,14 +29,19 @@ def decode_shape(state: ReplicaState) -> StepShape:
 def separate_grants(state: ReplicaState, now: float) -> list[PrefillGrant]:
     """What a replica whose steps hold one phase may prefill next; decode if none of it is used.
 
-    A prefill replica prefills whenever it can, a decode replica is an alternating one that never has a lease.
+    A prefill replica prefills whenever it can; the streams of whole requests that it was sent get a step each
+    `max_gap_s`. A decode replica is an alternating one whose lease never ends: what is computed there (a fallback, a
+    preempted sequence) waits for the slack of its streams and nothing else.
     """
     config, clock = state.config, state.clock
     if not _could_prefill(state):
         return []
-    if not state.decoding or state.role is Role.PREFILL:
+    if not state.decoding:
         return [PrefillGrant(math.inf, config.max_chunk)]
-    leased = state.role is Role.ALTERNATING and clock.lease_until > now
+    if state.role is Role.PREFILL:
+        starved = clock.starved_since is not None and now - clock.starved_since >= config.max_gap_s
+        return [] if starved else [PrefillGrant(math.inf, config.max_chunk)]
+    leased = state.role is Role.DECODE or clock.lease_until > now
     urgent = _any_urgent(state, now)
     if not (leased or urgent):
         return []

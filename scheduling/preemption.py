@@ -1,7 +1,8 @@
 """Who gives its KV blocks back under pressure. Recompute only; swapping is a later choice of the same kind.
 
 Lowest priority first, then most slack, then latest arrival. A sequence already preempted `max_preemptions` times is
-chosen only if nothing else is left; `output_reserve.growth_blocks` makes sure that this does not happen.
+chosen only if nothing else is left; `output_reserve.growth_blocks` makes sure that this does not happen. A sequence
+whose blocks belong to a transfer is never chosen: it does not grow, and its transfer ends.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ def _spare_s(sequence: Sequence, now: float) -> float:
 
 
 def choose_victim(state: ReplicaState, now: float) -> Sequence:
-    """The running sequence that hurts least. There is at least one."""
+    """The running sequence that hurts least. There is at least one while anything decodes."""
     limit = state.config.max_preemptions
     return min(
-        (*state.prefilling.values(), *state.decoding.values()),
+        (s for s in (*state.prefilling.values(), *state.decoding.values()) if not s.transfer_open),
         key=lambda s: (s.preemptions >= limit, s.request.priority, -_spare_s(s, now), -s.arrived_at, s.request_id),
     )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from contracts.phase import Role
 from scheduling.admission import Reserve, computed_by, look_up, remaining_s
+from scheduling.handoff_sending import start_sending
 from scheduling.prompt_order import order_prompts
 from scheduling.replica_state import ReplicaState
 from scheduling.sequence import Sequence, Status
@@ -42,7 +44,10 @@ def prompts_in_order(state: ReplicaState, now: float, *, urgent_only: bool = Fal
     prompts = [*state.prefilling.values(), *state.waiting.values()]
     if urgent_only:
         prompts = [s for s in prompts if is_urgent(state, s, now)]
-    return order_prompts(prompts, [remaining_s(state, s) for s in prompts], state.config, now)
+    ordered = order_prompts(prompts, [remaining_s(state, s) for s in prompts], state.config, now)
+    if state.role is Role.PREFILL:  # what it is for comes first; a whole request is served when it is overdue or alone
+        ordered.sort(key=lambda s: not s.sends and not is_urgent(state, s, now))
+    return ordered
 
 
 class PrefillPicker:
@@ -63,7 +68,8 @@ class PrefillPicker:
         """Go through the prompts in order until the limits are reached.
 
         A prompt for which there is no room stops those behind it that have not started either, so that a long prompt
-        is not overtaken for ever. A prompt whose next block is being computed gives its turn to the one computing.
+        is not overtaken for ever. A prompt whose next block is being computed gives its turn to the one computing, or
+        waits for it to come in from another replica.
         """
         left = self._grant.tokens
         full = False
@@ -74,7 +80,7 @@ class PrefillPicker:
             if full and not candidate.blocks:
                 continue
             sequence, cached = self._whose_turn(candidate)
-            if sequence.request_id in picked:
+            if sequence.request_id in picked or sequence.status is Status.RECEIVING:
                 continue
             waits = not sequence.blocks
             if waits and not self._reserve.admits(sequence, cached):
@@ -85,6 +91,7 @@ class PrefillPicker:
                 break
             if waits:
                 self._state.start_prefill(sequence, cached, now)
+                start_sending(self._state, sequence)
                 self._reserve.add(sequence)
             self._add(sequence, tokens)
             picked.add(sequence.request_id)

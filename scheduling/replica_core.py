@@ -2,7 +2,8 @@
 
 One step is in flight at most. Every `handle` that finds no step in flight starts the next one if anything can run, so
 the device is never idle with work at hand and nobody needs a timer. The next step stands before the outputs of the
-last in the answer, so that the device starts before tokens are serialised; a body may perform them in that order.
+last in the answer, so that the device starts before tokens are serialised; what the data plane must do stands before
+that step. A body performs the actions in that order.
 """
 
 from __future__ import annotations
@@ -16,8 +17,17 @@ from contracts.replica_io import (
     ClientGone,
     DrainRequested,
     Emit,
+    KVArriving,
+    KVClosed,
+    KVLost,
+    KVReceived,
+    KVSendFailed,
+    KVSent,
     LeaseGranted,
     LeaseRevoked,
+    LinkDown,
+    LinkMeasured,
+    LinkUp,
     Refuse,
     ReplicaAction,
     ReplicaEvent,
@@ -31,16 +41,19 @@ from contracts.replica_io import (
 )
 from contracts.request import Request
 from contracts.views import ReplicaView, StepCost
-from scheduling.admission import look_up, refusal
+from scheduling.admission import look_up, refusal, stop_tokens_of
 from scheduling.batching import next_step
 from scheduling.block_ledger import BlockLedger
 from scheduling.config import ReplicaCoreConfig
+from scheduling.handoff_receiving import arriving, end_leases, lost, received, reserve_handoffs
+from scheduling.handoff_sending import end_holds, lose_link, note_grant, send_failed, sent
 from scheduling.phases import note_step
 from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.replica_view import view_of
-from scheduling.sequence import Sequence
+from scheduling.sequence import Sequence, Status
+from scheduling.sequence_ends import cancel, give_up_sending
 from scheduling.step_predictor import StepPredictor
-from scheduling.step_results import apply_result, cancel, fail_step
+from scheduling.step_results import apply_result, fail_step
 
 
 class ReplicaCore:
@@ -86,9 +99,7 @@ class ReplicaCore:
             case RequestArrived():
                 actions += self._arrived(event.request, now)
             case ClientGone():
-                sequence = state.sequences.get(event.request_id)
-                if sequence is not None and not sequence.is_over:
-                    outputs = [cancel(state, sequence, now)]
+                outputs = self._client_gone(event.request_id, now)
             case StepFailed():
                 step = self._take_step(event.step_index)
                 outputs = fail_step(state, step, event.reason, now)
@@ -101,11 +112,21 @@ class ReplicaCore:
                 state.draining = True
             case Woken():
                 pass
-        if state.in_flight is None:
-            step_next = next_step(state, now)
-            if step_next is not None:
-                state.in_flight = step_next
-                actions.append(RunStep(step_next.batch))
+            case _:
+                outputs = self._transfer_event(event, now)
+        outputs += end_leases(state, now)
+        end_holds(state, now)
+        reserve_handoffs(state, now)
+        probe = state.links.next_probe(state.config, now)
+        step_next = next_step(state, now) if state.in_flight is None else None
+        if state.transfer_actions:
+            actions += state.transfer_actions
+            state.transfer_actions = []
+        if step_next is not None:
+            state.in_flight = step_next
+            actions.append(RunStep(step_next.batch))
+        if probe is not None:
+            actions.append(probe)
         if outputs:
             actions.append(Emit(tuple(outputs)))
         if state.draining and not state.sequences and not state.said_drained:
@@ -128,16 +149,53 @@ class ReplicaCore:
         error = refusal(state, request)
         if error is not None:
             return [Refuse(request.request_id, error.info())]
-        sampling = request.sampling
-        stop_tokens = frozenset(sampling.stop_token_ids)
-        if not sampling.ignore_eos:
-            stop_tokens |= state.eos_tokens
-        sequence = Sequence(request, now, sampling.max_tokens, stop_tokens)
+        sequence = Sequence(request, now, request.sampling.max_tokens, stop_tokens_of(state, request))
         state.sequences[request.request_id] = sequence
         state.counters.accepted += 1
         state.enqueue(sequence)
+        note_grant(state, sequence)
         look_up(state, sequence)
         return []
+
+    def _client_gone(self, request_id: str, now: float) -> list[SequenceOutput]:
+        """Harmless in every state, and said twice."""
+        sequence = self.state.sequences.get(request_id)
+        if sequence is None:
+            return []
+        if sequence.status is Status.SENDING:  # its end was said; its KV is of no use any more
+            give_up_sending(self.state, sequence, "the client is gone", now)
+            return []
+        return [] if sequence.is_over else [cancel(self.state, sequence, now)]
+
+    def _transfer_event(self, event: ReplicaEvent, now: float) -> list[SequenceOutput]:
+        """What the data plane says. Whatever comes late, twice or for an unknown id is harmless."""
+        state = self.state
+        match event:
+            case KVArriving():
+                arriving(state, event, now)
+            case KVReceived():
+                return received(state, event, now)
+            case KVLost():
+                return lost(state, event, now)
+            case KVSent():
+                sent(state, event, now)
+            case KVSendFailed():
+                return send_failed(state, event, now)
+            case KVClosed():
+                self._transfer_closed(event.request_id, now)
+            case LinkUp():
+                state.links.up(event, state.config)
+            case LinkDown():
+                return lose_link(state, event, now)
+            case LinkMeasured():
+                state.links.measured(event, now)
+        return []
+
+    def _transfer_closed(self, request_id: str, now: float) -> None:
+        sequence = self.state.sequences.get(request_id)
+        if sequence is not None and sequence.status is Status.ENDING and sequence.transfer_open:
+            sequence.transfer_open = False
+            self.state.settle(sequence, now)
 
     def _step_done(self, event: StepDone, now: float) -> list[SequenceOutput]:
         state = self.state

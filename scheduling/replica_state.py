@@ -6,10 +6,14 @@ import math
 from dataclasses import dataclass, field
 
 from contracts.batch import Batch, SequenceStart
+from contracts.handoff import TicketStatus
 from contracts.kv import KVLayout
 from contracts.phase import Phase, Role
+from contracts.replica_io import ReplicaAction
 from scheduling.block_ledger import BlockLedger, extend_hashes
 from scheduling.config import ReplicaCoreConfig
+from scheduling.kv_ticket import TicketLife
+from scheduling.link_probing import LinkTable
 from scheduling.output_reserve import OutputLengths
 from scheduling.sequence import Sequence, Status
 from scheduling.step_predictor import StepPredictor
@@ -38,6 +42,12 @@ class Counters:
     prefix_query_tokens: int = 0
     accepted: int = 0
     ended: int = 0
+    handoffs_in: int = 0
+    handoffs_out: int = 0
+    handoffs_failed: int = 0
+    kv_bytes_in: int = 0
+    kv_bytes_out: int = 0
+    checksum_errors: int = 0
 
 
 @dataclass(slots=True)
@@ -54,8 +64,10 @@ class PhaseClock:
 class ReplicaState:
     """All mutable state of one core. `sequences` holds every sequence that still owns something.
 
-    `waiting`, `prefilling` and `decoding` partition it by status (a preempted one waits), apart from ending ones.
-    `computing` names, by hash, the blocks that a prefilling sequence is about to fill, and which sequence that is.
+    `waiting` (to be computed here, a preempted one too), `to_receive` (waiting for blocks to take KV in), `prefilling`,
+    `receiving`, `sending` and `decoding` partition it by status, apart from ending ones.
+    `computing` names, by hash, the blocks that a prefilling or receiving sequence is about to fill, and which one.
+    `transfer_actions` are what the event at hand asks of the data plane; `links` is keyed by peer.
     """
 
     config: ReplicaCoreConfig
@@ -72,6 +84,11 @@ class ReplicaState:
     waiting: dict[str, Sequence] = field(default_factory=dict)
     prefilling: dict[str, Sequence] = field(default_factory=dict)
     decoding: dict[str, Sequence] = field(default_factory=dict)
+    to_receive: dict[str, Sequence] = field(default_factory=dict)
+    receiving: dict[str, Sequence] = field(default_factory=dict)
+    sending: dict[str, Sequence] = field(default_factory=dict)
+    links: LinkTable = field(default_factory=LinkTable)
+    transfer_actions: list[ReplicaAction] = field(default_factory=list)
     computing: dict[bytes, Sequence] = field(default_factory=dict)
     waiting_tokens: int = 0
     in_flight: StepInFlight | None = None
@@ -83,92 +100,148 @@ class ReplicaState:
 
     @property
     def num_running(self) -> int:
-        """Sequences that hold blocks and will go on."""
-        return len(self.prefilling) + len(self.decoding)
+        """Sequences that hold blocks and will go on here."""
+        return len(self.prefilling) + len(self.decoding) + len(self.receiving)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that hold no blocks yet, or none any more."""
+        return len(self.waiting) + len(self.to_receive)
+
+    def in_step(self, sequence: Sequence) -> bool:
+        """Whether the step in flight may write to its blocks."""
+        return self.in_flight is not None and any(other is sequence for other in self.in_flight.sequences)
 
     def enqueue(self, sequence: Sequence) -> None:
         """A new or preempted sequence waits."""
-        self.waiting[sequence.request_id] = sequence
+        queue = self.to_receive if sequence.receives else self.waiting
+        queue[sequence.request_id] = sequence
         self.waiting_tokens += len(sequence.tokens)
 
     def start_prefill(self, sequence: Sequence, cached: list[int], now: float) -> None:
         """Leave the queue with `cached` blocks held already; all other blocks of its tokens are allocated."""
+        self._leave_queue(sequence)
+        self._take_blocks(sequence, cached, now)
+        sequence.ticket = TicketLife(sequence.request_id, now)
+        sequence.ticket.move_to(TicketStatus.SENDING, now)
+        sequence.move_to(Status.PREFILLING, now)
+        self.prefilling[sequence.request_id] = sequence
+
+    def start_receive(self, sequence: Sequence, cached: list[int], now: float) -> None:
+        """As `start_prefill`, but another replica fills the blocks."""
+        self._leave_queue(sequence)
+        self._take_blocks(sequence, cached, now)
+        sequence.ticket = TicketLife(sequence.request_id, now)
+        sequence.transfer_open = True
+        sequence.move_to(Status.RECEIVING, now)
+        self.receiving[sequence.request_id] = sequence
+
+    def start_decode(self, sequence: Sequence, now: float) -> None:
+        """All tokens but the newest are computed, here or elsewhere."""
+        self._leave_running(sequence)
+        sequence.receives = False
+        assert sequence.ticket is not None
+        sequence.ticket.move_to(TicketStatus.COMMITTED, now)
+        sequence.move_to(Status.DECODING, now)
+        self.decoding[sequence.request_id] = sequence
+
+    def start_sending(self, sequence: Sequence, now: float) -> None:
+        """All its KV is computed and promised to another replica; the request is over here."""
+        self._leave_running(sequence)
+        self.counters.ended += 1
+        self._forget(sequence)
+        assert sequence.ticket is not None
+        sequence.ticket.move_to(TicketStatus.COMMITTED, now)
+        sequence.move_to(Status.SENDING, now)
+        self.sending[sequence.request_id] = sequence
+
+    def preempt(self, sequence: Sequence, now: float) -> None:
+        """Give all blocks back and wait again, output kept."""
+        assert not sequence.transfer_open, f"{sequence.request_id}: its blocks belong to a transfer"
+        self._leave_running(sequence)
+        self._release(sequence)
+        sequence.num_computed = 0
+        sequence.preemptions += 1
+        self.counters.preemptions += 1
+        self._close_ticket(sequence, now, finished=False)
+        sequence.move_to(Status.PREEMPTED, now)
+        self.enqueue(sequence)
+
+    def end(self, sequence: Sequence, now: float, *, finished: bool) -> None:
+        """The sequence is over. While a step or a transfer may touch its blocks they stay held (`settle`)."""
+        if sequence.status in {Status.WAITING, Status.PREEMPTED}:
+            self._leave_queue(sequence)
+        else:
+            self._leave_running(sequence)
+        if sequence.status is not Status.SENDING:
+            self.counters.ended += 1
+        self._close_ticket(sequence, now, finished=finished)
+        if sequence.transfer_open or self.in_step(sequence):
+            sequence.move_to(Status.ENDING, now)
+        else:
+            self._bury(sequence, now)
+
+    def settle(self, sequence: Sequence, now: float) -> None:
+        """A step or a transfer that an ending sequence took part in is over: free its blocks if it was the last."""
+        if not sequence.transfer_open and not self.in_step(sequence):
+            self._bury(sequence, now)
+
+    def announce(self, sequence: Sequence) -> SequenceStart:
+        """What the engine must know once."""
+        sequence.announced = True
+        output = tuple(sequence.tokens[sequence.num_prompt :])
+        return SequenceStart(sequence.request_id, sequence.request.prompt_token_ids, sequence.request.sampling, output)
+
+    def _take_blocks(self, sequence: Sequence, cached: list[int], now: float) -> None:
         block_size = self.layout.block_size
-        del self.waiting[sequence.request_id]
-        self.waiting_tokens -= len(sequence.tokens)
         self.ledger.acquire(cached)
         fresh = self.ledger.allocate(self.layout.blocks_for(len(sequence.tokens)) - len(cached))
         sequence.set_blocks(cached + fresh, block_size)
         sequence.num_computed = len(cached) * block_size
         if sequence.scheduled_at is None:
             sequence.scheduled_at = now
-            sequence.cached_tokens = sequence.num_computed
+            sequence.cached_tokens = min(sequence.num_computed, sequence.num_prompt)
             self.counters.prefix_query_tokens += sequence.num_prompt
-            self.counters.prefix_hit_tokens += sequence.num_computed
-        sequence.move_to(Status.PREFILLING, now)
-        self.prefilling[sequence.request_id] = sequence
+            self.counters.prefix_hit_tokens += sequence.cached_tokens
         if self.ledger.caching:
             extend_hashes(sequence.hashes, sequence.tokens, len(sequence.tokens), block_size)
             for block_hash in sequence.hashes[len(cached) :]:
                 self.computing.setdefault(block_hash, sequence)
 
-    def start_decode(self, sequence: Sequence, now: float) -> None:
-        """All tokens but the newest are computed."""
-        self._leave_prefill(sequence)
-        sequence.move_to(Status.DECODING, now)
-        self.decoding[sequence.request_id] = sequence
-
-    def preempt(self, sequence: Sequence, now: float) -> None:
-        """Give all blocks back and wait again, output kept."""
-        self._leave_running(sequence)
-        self._release(sequence)
-        sequence.num_computed = 0
-        sequence.preemptions += 1
-        self.counters.preemptions += 1
-        sequence.move_to(Status.PREEMPTED, now)
-        self.enqueue(sequence)
-
-    def end(self, sequence: Sequence, now: float, *, still_computing: bool) -> None:
-        """The sequence is over. While the step in flight may write to its blocks they stay held (`settle`)."""
-        if sequence.status in {Status.WAITING, Status.PREEMPTED}:
-            del self.waiting[sequence.request_id]
-            self.waiting_tokens -= len(sequence.tokens)
-        else:
-            self._leave_running(sequence)
-        self.counters.ended += 1
-        if still_computing:
-            sequence.move_to(Status.ENDING, now)
-        else:
-            self._bury(sequence, now)
-
-    def settle(self, sequence: Sequence, now: float) -> None:
-        """The step that an ending sequence took part in is over."""
-        self._bury(sequence, now)
-
-    def announce(self, sequence: Sequence) -> SequenceStart:
-        """What the engine must know once."""
-        sequence.announced = True
-        return SequenceStart(sequence.request_id, sequence.request.prompt_token_ids, sequence.request.sampling)
+    def _close_ticket(self, sequence: Sequence, now: float, *, finished: bool) -> None:
+        if sequence.ticket is not None:
+            sequence.ticket.close(now, finished=finished)
 
     def _bury(self, sequence: Sequence, now: float) -> None:
         self._release(sequence)
         sequence.move_to(Status.ENDED, now)
         del self.sequences[sequence.request_id]
+        self._forget(sequence)
+        if sequence.sends:
+            self.links.closed(sequence.request_id)
+
+    def _forget(self, sequence: Sequence) -> None:
+        """The engine may forget it with the next batch."""
         if sequence.announced:
             self.forgotten.append(sequence.request_id)
+            sequence.announced = False
 
     def _release(self, sequence: Sequence) -> None:
         self.ledger.release(sequence.blocks)
         sequence.set_blocks([], self.layout.block_size)
 
-    def _leave_running(self, sequence: Sequence) -> None:
-        if sequence.status is Status.PREFILLING:
-            self._leave_prefill(sequence)
-        else:
-            del self.decoding[sequence.request_id]
+    def _leave_queue(self, sequence: Sequence) -> None:
+        del (self.to_receive if sequence.receives else self.waiting)[sequence.request_id]
+        self.waiting_tokens -= len(sequence.tokens)
 
-    def _leave_prefill(self, sequence: Sequence) -> None:
-        del self.prefilling[sequence.request_id]
+    def _leave_running(self, sequence: Sequence) -> None:
+        if sequence.status is Status.DECODING:
+            del self.decoding[sequence.request_id]
+            return
+        if sequence.status is Status.SENDING:
+            del self.sending[sequence.request_id]
+            return
+        del (self.prefilling if sequence.status is Status.PREFILLING else self.receiving)[sequence.request_id]
         if self.ledger.caching:
             for block_hash in sequence.hashes:
                 if self.computing.get(block_hash) is sequence:

@@ -12,7 +12,8 @@ from scheduling.slack import lower_quantile, slacks
 def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) -> ReplicaView:
     """A snapshot. Slack counts only streams whose clock runs; quantiles are rounded down to values that occur."""
     ordered = slacks(state.decoding.values(), now)
-    waiting = state.waiting.values()
+    waiting = (*state.waiting.values(), *state.to_receive.values())
+    counters = state.counters
     return ReplicaView(
         replica_id=replica_id,
         incarnation=incarnation,
@@ -20,7 +21,7 @@ def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) 
         phase=state.clock.phase,
         draining=state.draining,
         lease_left_s=max(0.0, state.clock.lease_until - now),
-        waiting=len(state.waiting),
+        waiting=len(waiting),
         waiting_tokens=state.waiting_tokens,
         oldest_waiting_s=max((s.age_s(now) for s in waiting), default=0.0),
         backlog_s=backlog_s(state),
@@ -33,10 +34,19 @@ def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) 
         block_size=state.layout.block_size,
         cost=state.predictor.cost,
         acked_submit_index=state.acked_submit_index,
-        steps_done=state.counters.steps_done,
+        steps_done=counters.steps_done,
         step_age_s=0.0 if state.in_flight is None else now - state.in_flight.started_at,
-        preemptions=state.counters.preemptions,
-        overdraft_s=state.counters.overdraft_s,
-        prefix_hit_tokens=state.counters.prefix_hit_tokens,
-        prefix_query_tokens=state.counters.prefix_query_tokens,
+        preemptions=counters.preemptions,
+        overdraft_s=counters.overdraft_s,
+        prefix_hit_tokens=counters.prefix_hit_tokens,
+        prefix_query_tokens=counters.prefix_query_tokens,
+        receiving=len(state.receiving),
+        sending=len(state.sending),
+        handoffs_in=counters.handoffs_in,
+        handoffs_out=counters.handoffs_out,
+        handoffs_failed=counters.handoffs_failed,
+        kv_bytes_in=counters.kv_bytes_in,
+        kv_bytes_out=counters.kv_bytes_out,
+        checksum_errors=counters.checksum_errors,
+        links=state.links.views(now),
     )

@@ -7,15 +7,24 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from contracts.errors import InvalidTransition
+from contracts.handoff import DecodeLeg, HandoffReport, PrefillLeg
 from contracts.replica_io import SequenceUsage
 from contracts.request import Request
+from scheduling.kv_ticket import TicketLife
 
 
 class Status(StrEnum):
-    """Where a sequence is in its life. `ENDING`: it ended, but the step in flight may still write to its blocks."""
+    """Where a sequence is in its life.
+
+    `RECEIVING`: its blocks are reserved, another replica fills them. `SENDING`: computed and handed over, but the
+    receiver does not have all of it yet. `ENDING`: it ended, but the step in flight or a transfer that was not closed
+    yet may still touch its blocks.
+    """
 
     WAITING = "waiting"
     PREFILLING = "prefilling"
+    RECEIVING = "receiving"
+    SENDING = "sending"
     DECODING = "decoding"
     PREEMPTED = "preempted"
     ENDING = "ending"
@@ -23,13 +32,16 @@ class Status(StrEnum):
 
 
 _NEXT: dict[Status, frozenset[Status]] = {
-    Status.WAITING: frozenset({Status.PREFILLING, Status.ENDED}),
-    Status.PREFILLING: frozenset({Status.DECODING, Status.PREEMPTED, Status.ENDING, Status.ENDED}),
+    Status.WAITING: frozenset({Status.PREFILLING, Status.RECEIVING, Status.ENDED}),
+    Status.PREFILLING: frozenset({Status.DECODING, Status.SENDING, Status.PREEMPTED, Status.ENDING, Status.ENDED}),
+    Status.RECEIVING: frozenset({Status.DECODING, Status.ENDING}),
+    Status.SENDING: frozenset({Status.ENDING, Status.ENDED}),
     Status.DECODING: frozenset({Status.PREEMPTED, Status.ENDING, Status.ENDED}),
     Status.PREEMPTED: frozenset({Status.PREFILLING, Status.ENDED}),
     Status.ENDING: frozenset({Status.ENDED}),
     Status.ENDED: frozenset(),
 }
+_OVER = frozenset({Status.SENDING, Status.ENDING, Status.ENDED})
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +53,10 @@ class Sequence:
     why a preempted sequence keeps its output: it is computed again as if it were prompt.
     `capacity` is the number of positions that `blocks` cover. `deadline` is the time at which the next token is due
     (infinite until the first decode step starts the clock); `deadline - now` is the slack of design §2.
+
+    `sends`: its KV goes to another replica when it is computed. `receives`: its KV comes from another replica and is
+    not here yet; a preempted one is computed here again. While `transfer_open` its blocks belong to a transfer, until
+    `lease_until` at the latest.
     """
 
     request: Request
@@ -71,15 +87,26 @@ class Sequence:
     first_decode_at: float | None = None
     tokens_sent: int = 0
     preemptions: int = 0
+    sends: bool = False
+    receives: bool = False
+    transfer_open: bool = False
+    lease_until: float = math.inf
+    ticket: TicketLife | None = None
+    handoff: HandoffReport | None = None
 
     def __post_init__(self) -> None:
         request = self.request
         self.request_id = request.request_id
-        self.tokens = list(request.prompt_token_ids)
-        self.num_prompt = len(self.tokens)
+        self.tokens = [*request.prompt_token_ids, *request.output_token_ids]
+        self.num_prompt = len(request.prompt_token_ids)
+        self.tokens_sent = self.num_output
+        self.sends = isinstance(request.leg, PrefillLeg)
+        self.receives = isinstance(request.leg, DecodeLeg)
         self.tpot_s = request.slo.tpot_s
         self.ttft_deadline = self.arrived_at - request.waited_s + request.slo.ttft_s
-        self.logprobs_left = request.sampling.prompt_logprobs is not None and self.num_prompt > 1
+        # Who has the first output token has all prompt logprobs; of two legs the one that computes reports them.
+        reports = request.sampling.prompt_logprobs is not None and not self.receives and not request.output_token_ids
+        self.logprobs_left = reports and self.num_prompt > 1
         self.history.append((self.status, self.arrived_at))
 
     def move_to(self, status: Status, now: float) -> None:
@@ -92,8 +119,8 @@ class Sequence:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, blocks or not."""
-        return self.status is Status.ENDING or self.status is Status.ENDED
+        """Whether its end was said, blocks or not."""
+        return self.status in _OVER
 
     @property
     def num_output(self) -> int:
@@ -122,9 +149,12 @@ class Sequence:
         self.capacity += block_size
 
     def start_clock(self, now: float) -> None:
-        """The first decode step begins: the TPOT clock starts (EcoServe §3.2), not at the first token."""
+        """The first decode step begins: the TPOT clock starts (EcoServe §3.2), not at the first token.
+
+        Output that was made elsewhere earns no slack here: its reader has had it for a while.
+        """
         self.first_decode_at = now
-        self.deadline = now + self.tokens_sent * self.tpot_s
+        self.deadline = now + (self.tokens_sent - len(self.request.output_token_ids)) * self.tpot_s
 
     def usage(self, now: float) -> SequenceUsage:
         """What it used until `now`."""
@@ -141,4 +171,5 @@ class Sequence:
             prefill_s=max(0.0, first_token - scheduled),
             switch_wait_s=switch_wait,
             preemptions=self.preemptions,
+            handoff=self.handoff,
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contracts.batch import PromptLogprobs, SampledToken, StepResult
-from contracts.errors import Cancelled, EngineFailure, PhaseServeError
 from contracts.replica_io import SequenceOutput
 from contracts.request import FinishReason
 from scheduling.block_ledger import extend_hashes
+from scheduling.handoff_sending import hand_over
 from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.sequence import Sequence, Status
+from scheduling.sequence_ends import fail, finish
 
 
 def apply_result(state: ReplicaState, step: StepInFlight, result: StepResult, now: float) -> list[SequenceOutput]:
@@ -30,16 +31,18 @@ def apply_result(state: ReplicaState, step: StepInFlight, result: StepResult, no
         before = sequence.num_computed
         sequence.num_computed = after = before + len(chunk.token_ids)
         if caching and after // block_size > before // block_size:
-            _offer_to_cache(state, sequence, before, after)
+            offer_to_cache(state, sequence, before, after)
         report = _fresh_logprobs(sequence, reported.get(request_id)) if sequence.logprobs_left else ()
         if chunk.samples:
             token = sampled.get(request_id)
             if token is None:
                 outputs.append(fail(state, sequence, "the engine returned no token", now))
             else:
-                outputs.append(_take_token(state, sequence, token, report, now))
+                outputs.append(take_token(state, sequence, token, report, now))
         elif report:
-            outputs.append(SequenceOutput(request_id=request_id, prompt_logprobs=report))
+            outputs.append(
+                SequenceOutput(request_id=request_id, prompt_logprobs=report, first_index=sequence.num_output)
+            )
     return outputs
 
 
@@ -54,73 +57,58 @@ def fail_step(state: ReplicaState, step: StepInFlight, reason: str, now: float) 
     return outputs
 
 
-def fail(state: ReplicaState, sequence: Sequence, reason: str, now: float) -> SequenceOutput:
-    """End one sequence with an engine failure. No step that it is in may be running."""
-    return _end(state, sequence, FinishReason.ERROR, EngineFailure(reason), now, still_computing=False)
-
-
-def cancel(state: ReplicaState, sequence: Sequence, now: float) -> SequenceOutput:
-    """End one sequence because nobody waits for it; its blocks stay held while the step in flight may write to them."""
-    step = state.in_flight
-    still_computing = step is not None and any(other is sequence for other in step.sequences)
-    error = Cancelled("the client is gone")
-    return _end(state, sequence, FinishReason.CANCELLED, error, now, still_computing=still_computing)
-
-
-def _end(
-    state: ReplicaState,
-    sequence: Sequence,
-    finish: FinishReason,
-    error: PhaseServeError,
-    now: float,
-    *,
-    still_computing: bool,
-) -> SequenceOutput:
-    usage = sequence.usage(now)
-    state.end(sequence, now, still_computing=still_computing)
-    return SequenceOutput(request_id=sequence.request_id, finish=finish, error=error.info(), usage=usage)
-
-
-def _take_token(
+def take_token(
     state: ReplicaState,
     sequence: Sequence,
     sampled: SampledToken,
     report: tuple[PromptLogprobs, ...],
     now: float,
 ) -> SequenceOutput:
-    token = sampled.token_id
+    """One output token, computed here or come with the KV: goes on decoding, is handed over, or was the last one."""
+    token, first_index = sampled.token_id, sequence.num_output
     sequence.tokens.append(token)
     sequence.last_token = token_ids = (token,)
     sequence.tokens_sent += 1
     sequence.deadline += sequence.tpot_s  # stays infinite until the clock starts
-    if sequence.status is Status.PREFILLING:
-        state.start_decode(sequence, now)
+    if sequence.status is not Status.DECODING:
+        if not sequence.sends:
+            state.start_decode(sequence, now)
         if sequence.first_token_at is None:
             sequence.first_token_at = now
-    num_output = len(sequence.tokens) - sequence.num_prompt
+    num_output = first_index + 1
     stopped = token in sequence.stop_tokens and num_output >= sequence.request.sampling.min_tokens
     logprobs = () if sampled.logprobs is None else (sampled.logprobs,)
-    if not stopped and num_output < sequence.max_output:
+    ended = stopped or num_output >= sequence.max_output
+    if not ended and not sequence.sends:
         if not (logprobs or report):
-            return SequenceOutput(request_id=sequence.request_id, token_ids=token_ids)
+            return SequenceOutput(request_id=sequence.request_id, token_ids=token_ids, first_index=first_index)
         return SequenceOutput(
-            request_id=sequence.request_id, token_ids=token_ids, logprobs=logprobs, prompt_logprobs=report
+            request_id=sequence.request_id,
+            token_ids=token_ids,
+            logprobs=logprobs,
+            prompt_logprobs=report,
+            first_index=first_index,
         )
     usage = sequence.usage(now)
-    state.lengths.observe(num_output)
-    state.end(sequence, now, still_computing=False)
+    how = FinishReason.STOP if stopped else FinishReason.LENGTH
+    if ended:
+        finish(state, sequence, now)
+    else:
+        how = FinishReason.HANDED_OVER
+        hand_over(state, sequence, logprobs, now)
     return SequenceOutput(
         request_id=sequence.request_id,
         token_ids=token_ids,
         logprobs=logprobs,
         prompt_logprobs=report,
-        finish=FinishReason.STOP if stopped else FinishReason.LENGTH,
+        finish=how,
         stop_token_id=token if stopped else None,
         usage=usage,
+        first_index=first_index,
     )
 
 
-def _offer_to_cache(state: ReplicaState, sequence: Sequence, before: int, after: int) -> None:
+def offer_to_cache(state: ReplicaState, sequence: Sequence, before: int, after: int) -> None:
     """Blocks that became full in this step hold correct KV now: name them, so that others can share them."""
     block_size = state.layout.block_size
     extend_hashes(sequence.hashes, sequence.tokens, after, block_size)

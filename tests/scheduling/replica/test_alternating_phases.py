@@ -190,15 +190,34 @@ def test_prefill_and_decode_roles_put_their_phase_first(replica_lab: Lab) -> Non
     lab.step()
     assert phase_of(lab) is Phase.PREFILL
     lab.finish()
-    lab = streaming(replica_lab, role=Role.DECODE)
-    lab.send(LeaseGranted(100.0))
-    lab.arrive("p", 64)
+    lab = replica_lab(Role.DECODE, num_blocks=400)
+    lab.arrive("stream", 8, 900, slo=Slo(tpot_s=0.015))
     lab.step()
-    assert phase_of(lab) is Phase.DECODE
+    lab.arrive("p", 600)
+    lab.step()
+    assert phase_of(lab) is Phase.DECODE  # the stream has no slack for it
     lab.send(ClientGone("stream"))
     lab.step()
     assert phase_of(lab) is Phase.PREFILL
     lab.finish()
+
+
+def test_a_decode_replica_prefills_in_the_slack_of_its_streams(replica_lab: Lab) -> None:
+    lab = streaming(replica_lab, role=Role.DECODE)
+    record = lab.arrive("fallback", 64)
+    lab.step()
+    assert phase_of(lab) is Phase.PREFILL
+    lab.finish()
+    assert record.usage.prefill_s < 1.0
+    assert max(lab.got["stream"].gaps_s) < 1.0
+
+
+def test_a_whole_request_on_a_prefill_replica_gets_a_step_each_gap(replica_lab: Lab) -> None:
+    lab = streaming(replica_lab, role=Role.PREFILL, max_gap_s=0.2, max_chunk=64)
+    for index in range(20):
+        lab.arrive(f"p{index}", 100, 1)
+    lab.finish()
+    assert max(lab.got["stream"].gaps_s) < 0.5
 
 
 def test_a_changed_role_decides_from_the_next_step_on(replica_lab: Lab) -> None:

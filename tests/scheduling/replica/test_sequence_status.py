@@ -10,7 +10,13 @@ from scheduling.sequence import Sequence, Status
 
 ALLOWED = {
     (Status.WAITING, Status.PREFILLING),
+    (Status.WAITING, Status.RECEIVING),
     (Status.WAITING, Status.ENDED),
+    (Status.RECEIVING, Status.DECODING),
+    (Status.RECEIVING, Status.ENDING),
+    (Status.PREFILLING, Status.SENDING),
+    (Status.SENDING, Status.ENDING),
+    (Status.SENDING, Status.ENDED),
     (Status.PREFILLING, Status.DECODING),
     (Status.PREFILLING, Status.PREEMPTED),
     (Status.PREFILLING, Status.ENDING),

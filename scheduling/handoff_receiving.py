@@ -1,0 +1,124 @@
+"""The receiver's half of a hand-off: when blocks are reserved, how long they are kept, and what has arrived.
+
+No cycle of waiting can form: blocks are reserved only with the output reserve of everything that runs kept free, a
+sequence that holds reserved blocks needs nothing more of this replica to come in, and a lease ends its wait.
+"""
+
+from __future__ import annotations
+
+from contracts.batch import SampledToken
+from contracts.handoff import DecodeLeg, TicketStatus
+from contracts.replica_io import KVArriving, KVLost, KVReceived, ReserveKV, SequenceOutput
+from scheduling.admission import Reserve, computed_by, look_up
+from scheduling.handoff_leases import receiver_lease_s
+from scheduling.prefill_picks import is_urgent
+from scheduling.prompt_order import order_prompts
+from scheduling.replica_state import ReplicaState
+from scheduling.sequence import Sequence
+from scheduling.sequence_ends import fail_handoff
+from scheduling.step_results import offer_to_cache, take_token
+
+
+def reserve_handoffs(state: ReplicaState, now: float) -> None:
+    """Reserve blocks for as many waiting sequences as there is room for, best first, and ask for their KV.
+
+    Overdue and preempted prompts that wait to be computed here have the first claim on free blocks.
+    """
+    config = state.config
+    if not state.to_receive or len(state.receiving) >= config.max_receiving:
+        return
+    reserve = Reserve(state)
+    for prompt in state.waiting.values():
+        if is_urgent(state, prompt, now):
+            reserve.set_aside(prompt)
+    waiting = list(state.to_receive.values())
+    for sequence in order_prompts(waiting, [0.0] * len(waiting), config, now):
+        if len(state.receiving) >= config.max_receiving:
+            return
+        cached = look_up(state, sequence)
+        if computed_by(state, sequence, cached) is not None:
+            continue
+        if not reserve.admits(sequence, cached):
+            return
+        _reserve(state, sequence, cached, now)
+        reserve.add(sequence)
+
+
+def _reserve(state: ReplicaState, sequence: Sequence, cached: list[int], now: float) -> None:
+    leg = _leg(sequence)
+    state.start_receive(sequence, cached, now)
+    blocks = sequence.table[len(cached) :]
+    num_bytes = len(blocks) * state.layout.block_size * state.layout.bytes_per_token
+    lease_s = receiver_lease_s(state.config, leg.expected_s, num_bytes, leg.link_bytes_per_s)
+    sequence.lease_until = now + lease_s
+    state.transfer_actions.append(
+        ReserveKV(
+            request_id=sequence.request_id,
+            prefill_replica_id=leg.prefill_replica_id,
+            num_tokens=len(sequence.tokens),
+            skip_tokens=sequence.num_computed,
+            blocks=blocks,
+            lease_s=lease_s,
+        )
+    )
+
+
+def arriving(state: ReplicaState, event: KVArriving, now: float) -> None:
+    """A sign of life: the lease is extended, never shortened."""
+    sequence = state.receiving.get(event.request_id)
+    if sequence is None:
+        return
+    assert sequence.ticket is not None
+    if sequence.ticket.status is TicketStatus.RESERVED:
+        sequence.ticket.move_to(TicketStatus.SENDING, now)
+    rate = event.bytes_per_s if event.bytes_per_s > 0.0 else _leg(sequence).link_bytes_per_s
+    lease_s = receiver_lease_s(state.config, event.expected_s, event.bytes_left, rate)
+    sequence.lease_until = max(sequence.lease_until, now + lease_s)
+
+
+def received(state: ReplicaState, event: KVReceived, now: float) -> list[SequenceOutput]:
+    """All KV is there and verified: it is shared from now on, and the sequence decodes after the sender's token."""
+    sequence = state.receiving.get(event.request_id)
+    if sequence is None:
+        return []
+    if len(event.token_ids) != 1:
+        reason = f"the hand-off came with {len(event.token_ids)} output tokens instead of one"
+        return [fail_handoff(state, sequence, reason, now)]
+    assert sequence.ticket is not None
+    if sequence.ticket.status is TicketStatus.RESERVED:
+        sequence.ticket.move_to(TicketStatus.SENDING, now)
+    state.counters.handoffs_in += 1
+    state.counters.kv_bytes_in += event.report.num_bytes
+    sequence.transfer_open = False
+    sequence.handoff = event.report
+    before, sequence.num_computed = sequence.num_computed, len(sequence.tokens)
+    if state.ledger.caching:
+        offer_to_cache(state, sequence, before, sequence.num_computed)
+    logprobs = event.logprobs[0] if event.logprobs else None
+    return [take_token(state, sequence, SampledToken(event.request_id, event.token_ids[0], logprobs), (), now)]
+
+
+def lost(state: ReplicaState, event: KVLost, now: float) -> list[SequenceOutput]:
+    """The KV will not come whole. What came of it is never shared."""
+    sequence = state.receiving.get(event.request_id)
+    if sequence is None:
+        return []
+    state.counters.checksum_errors += event.corrupt
+    return [fail_handoff(state, sequence, event.reason, now)]
+
+
+def end_leases(state: ReplicaState, now: float) -> list[SequenceOutput]:
+    """Fail every sequence whose KV gave no sign of life for the length of its lease."""
+    late = [s for s in state.receiving.values() if s.lease_until <= now]
+    return [fail_handoff(state, s, _silence(s, now), now) for s in late]
+
+
+def _silence(sequence: Sequence, now: float) -> str:
+    since = now - sequence.history[-1][1]
+    return f"{_leg(sequence).prefill_replica_id} gave no sign of life in time; the lease ended after {since:.1f} s"
+
+
+def _leg(sequence: Sequence) -> DecodeLeg:
+    leg = sequence.request.leg
+    assert isinstance(leg, DecodeLeg)
+    return leg
