@@ -11,15 +11,18 @@ from kvtransfer.ucx_settings import UcxSettings
 
 TransportName = Literal["auto", "tcp", "ucx", "nixl", "cma", "loopback"]
 Require = Literal["any", "rdma"]
+FaultName = Literal["drop", "truncate", "corrupt", "reorder", "repeat", "fail", "stall", "die"]
 MIN_SECRET_CHARS = 16
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Faults that the loopback transport makes on purpose, from `seed`; all off by default.
+    """Faults that a sender makes on purpose, from `seed`, over any transport; all off by default. For tests.
 
     Each put is delayed by `delay_s` and paced to `bytes_per_s` (0: no limit). Shares (0 to 1) of the puts: `drop` never
-    arrive, `truncate` arrive short, `corrupt` with one byte changed, `reorder` after a later one, `repeat` twice.
+    arrive, `truncate` arrive short, `corrupt` with their bytes rotated, `reorder` after a later one, `repeat` twice.
     After `stall_after_puts` puts (0: never) nothing moves any more; after `die_after_puts` the connection breaks.
+    `on_put`: what happens to the k-th put, counted from 1 over all connections; here also `fail` (that put raises, and
+    the connection is closed), `stall` and `die`. `spare_probes`: probes and self-tests are neither hit nor counted.
     """
 
     seed: int = 0
@@ -32,6 +35,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     repeat: float = 0.0
     stall_after_puts: int = 0
     die_after_puts: int = 0
+    on_put: dict[int, FaultName] = {}
+    spare_probes: bool = True
 
     def __post_init__(self) -> None:
         for name in ("drop", "truncate", "corrupt", "reorder", "repeat"):
@@ -60,7 +65,7 @@ class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     chunk_bytes: size that puts are cut or gathered to. 1 to 2 MiB is where the cost per message stops to matter.
     window: puts under way on one link.
     connect_deadline_s: for connecting, handshake and self-test. silence_s: a link silent for so long is dead.
-    ucx: settings of UCX, for `ucx` and `nixl`. faults: of the loopback transport.
+    ucx: settings of UCX, for `ucx` and `nixl`. faults: made on purpose, in tests.
     """
 
     enabled: bool = False

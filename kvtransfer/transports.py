@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kvtransfer.config import TransferConfig
+from kvtransfer.config import Faults, TransferConfig
+from kvtransfer.faults import FaultyTransport
 from kvtransfer.interfaces import local_choice
 from kvtransfer.loopback import LoopbackTransport
 from kvtransfer.protocol import Transport
@@ -21,4 +22,6 @@ def all_transports(config: TransferConfig) -> dict[str, Transport]:
         TcpTransport(address, silence_s=config.silence_s, tls=tls),
         LoopbackTransport(),
     ]
+    if config.faults != Faults():
+        transports = [FaultyTransport(transport, config.faults) for transport in transports]
     return {transport.scheme: transport for transport in transports}
