@@ -1,0 +1,165 @@
+"""A small Ethernet in network namespaces: one namespace per host, a bridge in ours, shaped and cut at will.
+
+Needs `ip` and `tc` (iproute2) and the right to make namespaces: root, or `reexec_as_own_root()` at the start of a
+program where unprivileged user namespaces are allowed. Nothing outside the namespaces and the bridge is touched, and
+everything is gone when the `Lan` is closed or its process ends (a namespace lives as long as its holder).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+COMMAND_S = 20.0
+MIN_BURST_BYTES = 64 * 1024
+BURST_S = 1e-3
+QUEUE_BYTES = 2 * 1024 * 1024
+FRAME_SHARE = 1448 / 1514
+"""TCP payload of a full frame at an MTU of 1500: what a shaped link can carry of its nominal rate at most."""
+
+
+class LanError(Exception):
+    """Namespaces cannot be made or set up here; the message says what is missing."""
+
+
+@dataclass(slots=True)
+class Host:
+    """One namespace: `address` is reachable from ours and from the other hosts."""
+
+    name: str
+    address: str
+    holder: subprocess.Popen[bytes]
+    port: str
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """`argv` as a command that runs on this host."""
+        return ["nsenter", "--target", str(self.holder.pid), "--net", "--", *argv]
+
+
+def missing() -> str | None:
+    """Why no `Lan` can be made here, or None."""
+    for tool in ("ip", "tc", "unshare", "nsenter"):
+        if shutil.which(tool) is None:
+            return f"{tool} is not installed (packages iproute2 and util-linux)"
+    if os.geteuid() != 0:
+        return "network namespaces need root (or an unprivileged user namespace: reexec_as_own_root)"
+    tried = subprocess.run(["unshare", "--net", "true"], capture_output=True, timeout=COMMAND_S, check=False)
+    return None if tried.returncode == 0 else f"unshare --net: {tried.stderr.decode().strip()}"
+
+
+def reexec_as_own_root(argv: Sequence[str]) -> None:
+    """Where we are not root: run `argv` again in a user and network namespace of our own. Returns for root.
+
+    Raises `LanError` where unprivileged user namespaces are not allowed.
+    """
+    if os.geteuid() == 0:
+        return
+    inside = ["unshare", "--user", "--map-root-user", "--net", "--kill-child"]
+    tried = subprocess.run([*inside, "true"], capture_output=True, timeout=COMMAND_S, check=False)
+    if tried.returncode != 0:
+        raise LanError(f"neither root nor allowed to make a user namespace: {tried.stderr.decode().strip()}")
+    sys.stdout.flush()
+    os.execvp("unshare", [*inside, "--fork", *argv])
+
+
+class Lan:
+    """`hosts` namespaces on one bridge. Use as a context manager."""
+
+    def __init__(self, hosts: Sequence[str], subnet: str = "10.231.7") -> None:
+        reason = missing()
+        if reason is not None:
+            raise LanError(reason)
+        self._bridge = f"psbr{os.getpid() % 100000}"
+        self.address = f"{subnet}.1"
+        self.hosts: dict[str, Host] = {}
+        try:
+            _run("ip", "link", "set", "lo", "up")
+            _run("ip", "link", "add", self._bridge, "type", "bridge")
+            _run("ip", "addr", "add", f"{self.address}/24", "dev", self._bridge)
+            _run("ip", "link", "set", self._bridge, "up")
+            for number, name in enumerate(hosts):
+                self.hosts[name] = self._add(name, f"{subnet}.{number + 10}", f"psv{os.getpid() % 100000}x{number}")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Lan:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def shape(self, name: str, bytes_per_s: float | None) -> None:
+        """What host `name` can send per second, in bytes on the wire (None: unlimited).
+
+        The burst is 1 ms of the rate, 64 KiB at least: a larger one deceives short measurements, a smaller one starves.
+        """
+        inside = self.hosts[name].command
+        if bytes_per_s is None:
+            subprocess.run(
+                inside(["tc", "qdisc", "del", "dev", "eth0", "root"]),
+                capture_output=True,
+                check=False,
+                timeout=COMMAND_S,
+            )
+            return
+        burst = int(max(MIN_BURST_BYTES, bytes_per_s * BURST_S))
+        rate = ["rate", f"{int(bytes_per_s * 8)}bit", "burst", str(burst), "limit", str(QUEUE_BYTES)]
+        _run(*inside(["tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", *rate]))
+
+    def cut(self, name: str) -> None:
+        """The cable of host `name` is pulled: no reset, no error, just silence."""
+        _run("ip", "link", "set", self.hosts[name].port, "down")
+
+    def mend(self, name: str) -> None:
+        """The cable is plugged in again."""
+        _run("ip", "link", "set", self.hosts[name].port, "up")
+
+    def bytes_sent(self, name: str) -> int:
+        """Bytes that host `name` has put on the wire so far."""
+        text = _run(*self.hosts[name].command(["cat", "/proc/net/dev"]))
+        fields = next(line for line in text.splitlines() if "eth0:" in line).split(":", 1)[1].split()
+        return int(fields[8])
+
+    def close(self) -> None:
+        """End the holders (their namespaces and links go with them) and remove the bridge. Idempotent."""
+        for host in self.hosts.values():
+            with contextlib.suppress(LanError):  # the kernel takes its time to remove what a dead namespace leaves
+                _run("ip", "link", "del", host.port)
+            host.holder.kill()
+            host.holder.wait(COMMAND_S)
+        self.hosts.clear()
+        with contextlib.suppress(LanError):
+            _run("ip", "link", "del", self._bridge)
+
+    def _add(self, name: str, address: str, port: str) -> Host:
+        holder = subprocess.Popen(["unshare", "--net", "--kill-child", "sh", "-c", "echo ready; exec cat"],
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+        assert holder.stdout is not None
+        host = Host(name, address, holder, port)
+        self.hosts[name] = host
+        if holder.stdout.readline() != b"ready\n":
+            raise LanError(f"the namespace of {name} was not made")
+        _run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
+        _run("ip", "link", "set", port, "master", self._bridge)
+        _run("ip", "link", "set", port, "up")
+        for words in (
+            ("addr", "add", f"{address}/24", "dev", "eth0"),
+            ("link", "set", "lo", "up"),
+            ("link", "set", "eth0", "up"),
+        ):
+            _run(*host.command(["ip", *words]))
+        return host
+
+
+def _run(*argv: str) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    if done.returncode != 0:
+        raise LanError(f"{' '.join(argv)}: {done.stderr.strip()}")
+    return done.stdout
