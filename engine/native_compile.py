@@ -26,6 +26,7 @@ from engine.native_abi import ABI_VERSION, declare
 SOURCES = Path(__file__).parent / "cpu_kernels"
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
+KEPT_LIBRARIES = 8
 _COMPILE_DEADLINE_S = 180.0
 _CPU_FIELDS = ("vendor_id", "model name", "flags", "CPU implementer", "CPU part", "Features")
 
@@ -84,9 +85,18 @@ def compiled_library(cache_dir: Path, compilers: tuple[str, ...] = COMPILERS) ->
             _compile(compiler, unfinished)
             _seal(unfinished)
             unfinished.replace(target)
+        _forget_old(directory)
     except OSError as error:
         raise NativeKernelError(f"cannot write {directory}: {error.strerror or error}") from error
     return target
+
+
+def _forget_old(directory: Path) -> None:
+    """Keep the latest libraries: every version of the sources and every kind of CPU has its own. Whoever has one loaded
+    keeps it until the end."""
+    libraries = sorted(directory.glob("cpu-*.so"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for library in libraries[KEPT_LIBRARIES:]:
+        library.unlink(missing_ok=True)
 
 
 def _compile(compiler: str, target: Path) -> None:

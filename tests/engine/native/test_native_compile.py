@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,17 @@ def test_key_follows_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert compiled_library(tmp_path / "cache", compilers) == before
     (sources / "simd.h").write_text("// changed\n")
     assert compiled_library(tmp_path / "cache", compilers) != before
+
+
+def test_old_libraries_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compilers = stub_compiler(tmp_path, 'echo library > "$out"')
+    monkeypatch.setattr(native_compile, "KEPT_LIBRARIES", 3)
+    latest = [tmp_path]
+    for number in range(5):
+        monkeypatch.setattr(native_compile, "FLAGS", (f"-D{number}",))
+        latest.append(compiled_library(tmp_path / "cache", compilers))
+        os.utime(latest[-1], (number, number))
+    assert set((tmp_path / "cache" / "native").glob("cpu-*.so")) == set(latest[-3:])
 
 
 def test_no_compiler(tmp_path: Path) -> None:
