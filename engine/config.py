@@ -20,9 +20,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     "cuda[:index]". `dtype` "auto" is float32 on a CPU and bfloat16 on CUDA. The KV cache gets `num_blocks` blocks, or
     as many as fit into `kv_bytes`, or a share of the free memory. `max_context` (tokens) lowers the model's own.
     `threads` is torch's intra-op thread count. `seed` is used by requests that name none.
-    `prefault` makes all KV memory of a CPU resident at start (up to 1 s per GB) instead of block by block at first use.
-    Off by default, because it is memory that a lightly loaded replica may never need; on is right for a replica that
-    takes KV in from others: receiving into untouched memory costs several times the CPU of the copy, once per block.
+    `prefault` makes a CPU's whole KV memory resident at start (0.1 to 3 s per GB) instead of page by page at first
+    use. Off by default, because it is memory that a lightly loaded replica may never need. On is right for a replica
+    that takes KV in: receiving into untouched memory costs several times the CPU of the copy, once per page.
     Raises `ConfigError` naming the setting.
     """
 
