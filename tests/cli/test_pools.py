@@ -76,7 +76,7 @@ def test_any_role_may_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wrong_transfer_setting_is_named() -> None:
-    with pytest.raises(ConfigError, match="transfer: .*transprot"):
+    with pytest.raises(ConfigError, match=r"transfer: .*transprot"):
         Settings([{"transfer": {"transprot": "tcp"}}]).replica(replica_id="r0", role=Role.MIXED)
 
 
