@@ -9,12 +9,15 @@ with `ClientLeft`. Whatever comes later for the same id only completes its line 
 
 from __future__ import annotations
 
+import msgspec
+
 from contracts.cluster_io import (
     ClientLeft,
     ClientRequestArrived,
     ClusterAction,
     ClusterEvent,
     FirstTokenSent,
+    KVReserved,
     PrefillFinished,
     ReplicaJoined,
     ReplicaLost,
@@ -23,15 +26,16 @@ from contracts.cluster_io import (
     TimePassed,
     ViewReported,
 )
-from contracts.errors import DeadlineExceeded, InvalidTransition, Overloaded, Unavailable, error_from
+from contracts.errors import DeadlineExceeded, HandoffFailed, InvalidTransition, Overloaded, Unavailable, error_from
 from contracts.plan import Decision
+from scheduling.cluster_availability import NO_REPLICA, demanded_layout, why_unservable
 from scheduling.cluster_leases import renew_leases
 from scheduling.cluster_placement import Placement
-from scheduling.cluster_requests import RequestStatus
+from scheduling.cluster_replica import ReplicaRecord
+from scheduling.cluster_requests import RequestRecord, RequestStatus
 from scheduling.cluster_snapshot import ClusterSnapshot, take_snapshot
 from scheduling.config import ClusterCoreConfig
 
-NO_REPLICA = "no live replica takes requests"
 PASSING = frozenset({Overloaded.status, Unavailable.status})
 """Refusals by a replica that another one, or the same one later, may not repeat."""
 
@@ -58,6 +62,8 @@ class ClusterCore:
                 self._prefill_finished(request_id)
             case ClientRequestArrived():
                 self._arrived(event)
+            case KVReserved(request_id, sequence):
+                self._reserved(request_id, sequence)
             case RequestRefused():
                 self._refused(event)
             case RequestEnded():
@@ -66,8 +72,8 @@ class ClusterCore:
                 self._client_left(request_id)
             case ReplicaJoined():
                 self._joined(event)
-            case ReplicaLost(replica_id, reason):
-                self._lost(replica_id, reason)
+            case ReplicaLost():
+                self._lost(event)
             case ViewReported():
                 self._reported(event)
             case TimePassed():
@@ -88,14 +94,12 @@ class ClusterCore:
         return len(self.placement.pending)
 
     def ready(self, now: float) -> str | None:
-        """None when a request could be served, else why not."""
-        fleet = self.placement.fleet
-        if len(fleet) == 0:
-            return "no live replica"
-        reasons = [(record.replica_id, fleet.closed_reason(record, max(now, self.placement.now))) for record in fleet]
-        if any(reason is None for _, reason in reasons):
-            return None
-        return "; ".join(f"{replica_id}: {reason}" for replica_id, reason in reasons)
+        """None when a request could be served under the deployment's settings, else why not."""
+        fleet, config = self.placement.fleet, self.placement.config
+        at = max(now, self.placement.now)
+        falls_back = config.on_unavailable == "colocate"
+        layout = demanded_layout(None, config)
+        return why_unservable(fleet, layout, falls_back, lambda record: fleet.closed_reason(record, at))
 
     def snapshot(self, now: float) -> ClusterSnapshot:
         """The fleet, the pending queue and the totals, for `/decisions` and metrics."""
@@ -106,8 +110,9 @@ class ClusterCore:
         if event.request_id in place.requests:
             raise InvalidTransition(f"request {event.request_id} arrived while it is {self._status(event.request_id)}")
         record = place.admit(event)
-        if place.fleet.num_placeable == 0:
-            place.refuse(record, place.unavailable(NO_REPLICA))
+        why = place.why_unservable(record)
+        if why is not None:
+            place.refuse(record, place.unavailable(why if place.fleet.num_open else NO_REPLICA))
             return
         too_large = place.too_large(record)
         if too_large is not None:
@@ -123,21 +128,43 @@ class ClusterCore:
     def _prefill_finished(self, request_id: str) -> None:
         record = self.placement.requests.get(request_id)
         if record is not None and record.status is not RequestStatus.PENDING:
-            record.prefill_finished = True
+            self.placement.prefill_finished(record)
+
+    def _reserved(self, request_id: str, sequence: int) -> None:
+        record = self.placement.requests.get(request_id)
+        if record is not None:
+            self.placement.reserved(record, sequence)
 
     def _refused(self, event: RequestRefused) -> None:
+        """One of the request's replicas refused it or gave it up: the other leg goes too, at once."""
         place = self.placement
         record = place.requests.get(event.request_id)
-        if record is None or record.replica_id != event.replica_id:
+        if record is None or event.replica_id not in {record.replica_id, record.prefill_replica_id}:
             return
+        if event.replica_id == record.prefill_replica_id and record.prefill_finished:
+            return  # the decode leg speaks for it now
         record.refusals += 1
-        if record.asked.num_sequences > 1:
-            place.cancel(record)
-        final = record.status is RequestStatus.STREAMING or record.refusals > 1
-        if final or event.error.status not in PASSING:
-            place.refuse(record, error_from(event.error))
+        place.cancel(record, but=event.replica_id if record.asked.num_sequences == 1 else None)
+        error, broken = error_from(event.error), event.error.code == HandoffFailed.code
+        avoid = frozenset({event.replica_id})
+        if broken:
+            place.counts["handoff_failures"] += 1
+            avoid = place.note_broken(record, event.replica_id)
+        if (
+            self._is_final(record, event.tokens_sent, broken)
+            or event.error.status not in PASSING
+            or record.refusals > 1
+        ):
+            place.refuse(record, error)
         else:
-            place.place_anew(record, f"{event.replica_id} refused it: {event.error.message}", avoid=event.replica_id)
+            why = f"{event.replica_id} gave it up: {event.error.message}"
+            place.place_anew(record, error_from(msgspec.structs.replace(event.error, message=why)), avoid)
+
+    def _is_final(self, record: RequestRecord, tokens_sent: int, broken: bool) -> bool:
+        """Whether a request that loses its place must end, by policy. Notes what the client has of it."""
+        streamed = record.tokens_sent > 0 or record.status is RequestStatus.STREAMING
+        record.tokens_sent = max(record.tokens_sent, tokens_sent, int(streamed))
+        return (streamed or broken) and self.placement.config.on_handoff_failure == "fail"
 
     def _ended(self, event: RequestEnded) -> None:
         place = self.placement
@@ -171,34 +198,48 @@ class ClusterCore:
             place.fleet.drop(known.replica_id)
         place.fleet.join(event.identity, event.view, place.now)
         if known is not None:
-            place.wind_up(known, "its process was replaced")
+            self._wind_up(known, "its process was replaced", {})
 
-    def _lost(self, replica_id: str, reason: str) -> None:
-        known = self.placement.fleet.drop(replica_id)
+    def _lost(self, event: ReplicaLost) -> None:
+        known = self.placement.fleet.drop(event.replica_id)
         if known is not None:
-            self.placement.wind_up(known, reason)
-            self._refuse_all_if_closed()
+            self._wind_up(known, event.reason, event.tokens_sent)
+            self._refuse_unservable()
+
+    def _wind_up(self, lost: ReplicaRecord, why: str, tokens_sent: dict[str, int]) -> None:
+        """A replica was dropped from the fleet: requests on it are placed anew, by policy also those that stream."""
+        place = self.placement
+        for leg in list(lost.placed.values()):
+            record = leg.record
+            place.cancel(record, but=lost.replica_id)
+            if self._is_final(record, tokens_sent.get(record.request_id, 0), broken=False):
+                message = f"replica {lost.replica_id} was lost while it streamed the answer: {why}"
+                place.refuse(record, place.unavailable(message))
+            else:
+                place.place_anew(record, place.unavailable(f"replica {lost.replica_id} is gone: {why}"))
 
     def _reported(self, event: ViewReported) -> None:
         known = self.placement.fleet.get(event.view.replica_id)
         if known is not None and known.identity.incarnation == event.view.incarnation:
             self.placement.view_came(known, event.view)
-            self._refuse_all_if_closed()
+            self._refuse_unservable()
 
-    def _refuse_all_if_closed(self) -> None:
-        """Without any replica left that takes requests, those that wait are told at once."""
-        if self.placement.fleet.num_placeable == 0:
-            for record in self.placement.pending:
-                self.placement.refuse(record, self.placement.unavailable(NO_REPLICA))
+    def _refuse_unservable(self) -> None:
+        """Those that wait for what no replica left can give are told at once."""
+        place = self.placement
+        for record in place.pending:
+            why = place.why_unservable(record)
+            if why is not None:
+                place.refuse(record, place.unavailable(why if place.fleet.num_open else NO_REPLICA))
 
     def _expire(self) -> None:
         place = self.placement
         for record in place.pending.expired(place.now):
-            waited_s = place.now - record.arrived_at
+            waited_s = place.now - record.due_from
             place.refuse(record, DeadlineExceeded(f"no replica could take the request within {waited_s:.1f} s"))
         limit_s = place.config.first_token_deadline_s
         for record in list(place.requests.values()):
-            if record.status is RequestStatus.DISPATCHED and place.now - record.arrived_at >= limit_s:
+            if record.status is RequestStatus.DISPATCHED and place.now - record.due_from >= limit_s:
                 place.cancel(record)
                 place.refuse(record, DeadlineExceeded(f"no first token within {limit_s:.1f} s"))
 

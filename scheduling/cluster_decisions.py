@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from contracts.plan import Decision, Outcome
+from contracts.plan import Decision, Outcome, Plan
+from scheduling.cluster_requests import RequestRecord
 
 
 class DecisionRing:
@@ -14,8 +15,18 @@ class DecisionRing:
         self._capacity = capacity
         self._by_id: dict[str, Decision] = {}
 
-    def record(self, decision: Decision) -> None:
+    def decide(
+        self, record: RequestRecord, now: float, *, plan: Plan | None = None, refusal: str | None = None
+    ) -> None:
         """Add or replace the decision of a request; it becomes the newest."""
+        decision = Decision(
+            request_id=record.request_id,
+            at_s=now,
+            prompt_tokens=record.asked.prompt_tokens,
+            pending_s=now - record.due_from,
+            plan=plan,
+            refusal=refusal,
+        )
         self._by_id.pop(decision.request_id, None)
         self._by_id[decision.request_id] = decision
         while len(self._by_id) > self._capacity:

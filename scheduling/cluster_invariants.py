@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contracts.phase import Role
 from scheduling.cluster_core import ClusterCore
-from scheduling.cluster_fleet import ReplicaRecord
 from scheduling.cluster_placement import Placement
-from scheduling.cluster_requests import RequestStatus
+from scheduling.cluster_replica import ReplicaRecord
+from scheduling.cluster_requests import RequestRecord, RequestStatus
 
 
 def check_cluster_invariants(core: ClusterCore) -> None:
@@ -39,23 +39,46 @@ def _check_requests(place: Placement) -> None:
         assert record.dispatches <= place.config.max_dispatches, f"{request_id} was sent out too often"
         if record.status is RequestStatus.PENDING:
             assert request_id in waiting, f"{request_id} is pending but not queued"
-            assert record.replica_id is None, f"{request_id} is pending on a replica"
+            assert record.replica_id is record.prefill_replica_id is None, f"{request_id} is pending on a replica"
         else:
             assert request_id not in waiting, f"{request_id} is queued and placed"
-            replica = place.fleet.get(record.replica_id)
-            assert replica is not None, f"{request_id} is on a replica that is gone"
-            assert replica.placed.get(request_id) is record, f"{request_id} is not on its replica's account"
+            _check_legs(place, record)
+
+
+def _check_legs(place: Placement, record: RequestRecord) -> None:
+    """Each leg stands on the account of a live replica, and on no other."""
+    due = {record.replica_id}
+    if record.prefill_replica_id is not None:
+        assert record.prefill_replica_id != record.replica_id, f"{record.request_id}: both legs on one replica"
+        if not record.prefill_finished:
+            due.add(record.prefill_replica_id)
+    found = {
+        replica.replica_id
+        for replica in place.fleet
+        if (leg := replica.placed.get(record.request_id)) is not None and leg.record is record
+    }
+    assert found == due, f"{record.request_id} is on the accounts of {sorted(found)} and should be on {due}"
 
 
 def _check_replica(place: Placement, replica: ReplicaRecord) -> None:
     name = replica.replica_id
     assert replica.backlog_s >= 0, f"{name}: negative backlog"
-    for request_id, record in replica.unacked.items():
-        assert replica.placed.get(request_id) is record, f"{name}: {request_id} unacked but not placed"
-        assert record.submit_index > replica.view.acked_submit_index, f"{name}: {request_id} counted twice"
-    for request_id, record in replica.placed.items():
-        assert place.requests.get(request_id) is record, f"{name}: {request_id} ended but still counted"
-        assert 0 < record.submit_index <= replica.last_submit_index, f"{name}: submit index out of range"
+    for request_id, leg in replica.unacked.items():
+        assert replica.placed.get(request_id) is leg, f"{name}: {request_id} unacked but not placed"
+        seen = leg.unsent == 0 and leg.submit_index <= replica.view.acked_submit_index
+        assert not seen, f"{name}: {request_id} counted twice"
+    for request_id, leg in replica.placed.items():
+        assert place.requests.get(request_id) is leg.record, f"{name}: {request_id} ended but still counted"
+        assert 0 <= leg.submit_index <= replica.last_submit_index, f"{name}: submit index out of range"
+        if leg.sent or leg.unsent:
+            assert leg.record.prefill_replica_id == name, f"{name}: a prefill leg of {request_id} by mistake"
+            assert len(leg.sent) + leg.unsent == leg.record.asked.num_sequences, f"{name}: {request_id} miscounted"
+        else:
+            assert leg.submit_index > 0, f"{name}: {request_id} was never sent"
+    assert set(replica.window) <= set(replica.placed), f"{name}: its window holds requests that left"
+    kept = replica.kept_load(place.now, replica.load_reserve)
+    if kept is not None:
+        assert abs(kept.backlog_s - replica.backlog_s) < 1e-9, f"{name}: a load was kept too long"
 
 
 def _check_pending(place: Placement) -> None:

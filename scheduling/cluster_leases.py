@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contracts.cluster_io import ClusterAction, GrantLease, RevokeLease
 from contracts.phase import Role
-from scheduling.cluster_fleet import Fleet, ReplicaRecord
+from scheduling.cluster_fleet import Fleet
+from scheduling.cluster_replica import ReplicaRecord
 from scheduling.config import ClusterCoreConfig
 
 

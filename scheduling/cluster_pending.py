@@ -43,31 +43,40 @@ class PendingQueue:
         assert record.request_id not in self._records
         self._records[record.request_id] = record
 
+    def youngest(self) -> RequestRecord | None:
+        """The last that came of those that do not stream yet: the first to make room for one that does."""
+        fresh = (record for record in reversed(self._records.values()) if record.resumed_at is None)
+        return next(fresh, None)
+
     def remove(self, request_id: str) -> None:
         """Take a request out. Idempotent."""
         self._records.pop(request_id, None)
 
     def expired(self, now: float) -> list[RequestRecord]:
-        """Requests that have waited `pending_deadline_s` since they arrived."""
-        return [r for r in self._records.values() if now - r.arrived_at >= self._config.pending_deadline_s]
+        """Requests that have waited `pending_deadline_s` since they arrived, or lost their place."""
+        return [r for r in self._records.values() if now - r.due_from >= self._config.pending_deadline_s]
 
     def in_order(self, now: float) -> tuple[list[RequestRecord], list[RequestRecord]]:
         """The order in which to try them: those that can still be on time, then the late ones.
 
-        The punctual go by priority, then by Moore-Hodgson on their TTFT deadlines; one window is open for prefill at
-        a time, hence the single-machine rule. What it drops, because not all can be on time, follows in deadline
-        order. The late go by priority raised by age, then by arrival.
+        Those whose streams broke off come before all, the longest waiting first. The punctual go by priority, then by
+        Moore-Hodgson on their TTFT deadlines; one window is open for prefill at a time, hence the single-machine rule.
+        What it drops, because not all can be on time, follows in deadline order. The late go by priority raised by
+        age, then by arrival.
         """
         levels: dict[int, list[RequestRecord]] = {}
         late: list[RequestRecord] = []
+        punctual: list[RequestRecord] = []
         for record in self._records.values():
-            if now + record.prefill_s > record.ttft_deadline_at:
+            if record.resumed_at is not None:
+                punctual.append(record)
+            elif now + record.prefill_s > record.ttft_deadline_at:
                 late.append(record)
             else:
                 levels.setdefault(record.asked.priority, []).append(record)
         late.sort(key=lambda record: (-self._level(record, now), record.arrived_at))
-        punctual: list[RequestRecord] = []
-        start = now
+        punctual.sort(key=lambda record: record.due_from)
+        start = now + sum(record.prefill_s for record in punctual)
         for level in sorted(levels, reverse=True):
             members = levels[level]
             on_time, dropped = moore_hodgson([(r.ttft_deadline_at, r.prefill_s) for r in members], start)

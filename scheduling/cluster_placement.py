@@ -7,21 +7,32 @@ from __future__ import annotations
 
 from collections import Counter
 
-from contracts.cluster_io import CancelOn, ClientRequestArrived, ClusterAction, Dispatch, RefuseRequest
-from contracts.errors import InvalidRequest, Overloaded, PhaseServeError, Unavailable
+import msgspec
+
+from contracts.cluster_io import (
+    CancelOn,
+    ClientRequestArrived,
+    ClusterAction,
+    Dispatch,
+    DispatchPrefill,
+    RefuseRequest,
+)
+from contracts.errors import InvalidRequest, Overloaded, PhaseServeError, Unavailable, error_from
 from contracts.phase import Layout
-from contracts.plan import Decision, Outcome, Plan
+from contracts.plan import Outcome
 from contracts.views import ReplicaView
+from scheduling.cluster_availability import demanded_layout, draining, may_fall_back, why_too_large, why_unservable
 from scheduling.cluster_decisions import DecisionRing
-from scheduling.cluster_fleet import Fleet, ReplicaRecord
+from scheduling.cluster_fleet import Fleet
 from scheduling.cluster_leases import grant
+from scheduling.cluster_legs import legs_of, request_prefill_on
 from scheduling.cluster_pending import PendingQueue
+from scheduling.cluster_replica import ReplicaRecord
 from scheduling.cluster_requests import RequestRecord, RequestStatus
 from scheduling.config import ClusterCoreConfig
 from scheduling.output_reserve import OutputLengths
 from scheduling.plan_choice import plan_request
-from scheduling.plan_inputs import Ask, Candidate, Load
-from scheduling.plan_predict import blocks_needed, request_prefill_s
+from scheduling.plan_inputs import Ask, Candidate, FleetLoads
 from scheduling.plan_reason import plan_of
 
 
@@ -38,25 +49,30 @@ class Placement:
         self.actions: list[ClusterAction] = []
         self.now = 0.0
         self._outputs = OutputLengths()
-        self._pass_loads: tuple[list[Load], list[Load]] | None = None
+        self._pass_loads: FleetLoads | None = None
 
     def admit(self, asked: ClientRequestArrived) -> RequestRecord:
         """Remember a request that just arrived."""
         self.counts["arrived"] += 1
         record = RequestRecord(asked, self.now)
-        record.prefill_s = min(
-            (self._request_prefill_s(record, replica) for replica in self.fleet if replica.placeable), default=0.0
-        )
         self.requests[asked.request_id] = record
         return record
 
     def place_or_pend(self, record: RequestRecord) -> None:
         """Place the request now, or queue it, or refuse it with 429 when the queue is full."""
-        found = plan_request(self._ask(record), *self._loads(record), self.config)
+        found = plan_request(self._ask(record), self._loads(record), self.config)
         if isinstance(found, Candidate):
             self._dispatch(record, found)
             return
+        self._predict_pending(record)
         overflow = self.pending.overflow(record)
+        while overflow is not None and record.resumed_at is not None:
+            youngest = self.pending.youngest()
+            if youngest is None:
+                break
+            message = "overloaded: its place was needed by a request that streams already"
+            self.refuse(youngest, Overloaded(message, retry_after_s=self.retry_after_s()))
+            overflow = self.pending.overflow(record)
         if overflow is None:
             self.pending.add(record)
             return
@@ -68,6 +84,8 @@ class Placement:
 
         While a punctual one still waits the late ones leave it what slack there is (see `plan_best_effort`).
         """
+        if not len(self.pending):
+            return
         tries = self.config.pending_tries
         punctual, late = self.pending.in_order(self.now)
         self._pass_loads = None
@@ -76,12 +94,12 @@ class Placement:
             self._try(record, yields=placed < len(punctual))
 
     def _try(self, record: RequestRecord, yields: bool) -> bool:
-        if self._pass_loads is None or record.avoid is not None:
+        if self._pass_loads is None or record.avoid:
             loads = self._loads(record)
-            self._pass_loads = loads if record.avoid is None else None
+            self._pass_loads = None if record.avoid else loads
         else:
             loads = self._pass_loads
-        found = plan_request(self._ask(record, yields), *loads, self.config)
+        found = plan_request(self._ask(record, yields), loads, self.config)
         if not isinstance(found, Candidate):
             return False
         self.pending.remove(record.request_id)
@@ -91,36 +109,63 @@ class Placement:
 
     def view_came(self, replica: ReplicaRecord, view: ReplicaView) -> None:
         """Take a replica's newer view; requests that it refused may be offered to it again."""
-        replica.report(view, self.now)
+        self.fleet.report(replica, view, self.now)
         for record in self.pending:
-            if record.avoid == replica.replica_id:
-                record.avoid = None
+            if replica.replica_id in record.avoid:
+                record.avoid -= {replica.replica_id}
 
-    def place_anew(self, record: RequestRecord, why: str, avoid: str | None = None) -> None:
-        """A dispatched request lost its place before its first token: try elsewhere, a bounded number of times.
+    def place_anew(self, record: RequestRecord, why: PhaseServeError, avoid: frozenset[str] = frozenset()) -> None:
+        """A request lost its place: try elsewhere, a bounded number of times; `why` is what the client is told else.
 
-        `avoid` names a replica that may not get it again before its next view.
+        `avoid` names replicas that may not get it again before their next view. What the client has already stays
+        valid: the request goes on from there.
         """
         if record.dispatches >= self.config.max_dispatches:
-            self.refuse(record, self.unavailable(f"given up after {record.dispatches} replicas: {why}"))
+            message = f"given up after {record.dispatches} replicas: {why.message}"
+            self.refuse(record, error_from(msgspec.structs.replace(why.info(), message=message)))
             return
         self.counts["placed_anew"] += 1
         record.avoid = avoid
-        self._leave_replica(record)
-        record.move(RequestStatus.PENDING, why)
-        if self.fleet.num_placeable == 0:
-            self.refuse(record, self.unavailable(why))
+        self._leave_replicas(record)
+        if record.tokens_sent > 0:
+            record.resumed_at = self.now
+            self.counts["resumed"] += 1
+        record.move(RequestStatus.PENDING, why.message)
+        if self.why_unservable(record) is not None:
+            self.refuse(record, why)
         else:
             self.place_or_pend(record)
 
-    def wind_up(self, lost: ReplicaRecord, why: str) -> None:
-        """A replica was dropped from the fleet. Requests on it without a token yet are placed anew, the rest end."""
-        for record in list(lost.placed.values()):
-            if record.status is RequestStatus.DISPATCHED:
-                self.place_anew(record, f"replica {lost.replica_id} is gone: {why}")
-            else:
-                message = f"replica {lost.replica_id} was lost while it streamed the answer: {why}"
-                self.refuse(record, self.unavailable(message))
+    def note_broken(self, record: RequestRecord, told_by: str) -> frozenset[str]:
+        """A hand-off failed: not between these two again if there are others. Returns whom to avoid for now: the other
+        side, for the one that told is alive."""
+        if record.replica_id is None or record.prefill_replica_id is None:
+            return frozenset({told_by})
+        record.avoid_pairs |= {(record.prefill_replica_id, record.replica_id)}
+        other = record.prefill_replica_id if told_by == record.replica_id else record.replica_id
+        return frozenset({other})
+
+    def reserved(self, record: RequestRecord, sequence: int) -> None:
+        """The decode leg of one sequence has its blocks: send its prefill leg, once."""
+        giver = self.fleet.get(record.prefill_replica_id)
+        leg = None if giver is None else giver.placed.get(record.request_id)
+        if giver is None or leg is None or leg.record is not record or sequence in leg.sent:
+            return
+        if not 0 <= sequence < record.asked.num_sequences:
+            return
+        leg.sent.add(sequence)
+        leg.unsent -= 1
+        leg.submit_index = giver.next_submit_index()
+        self.actions.append(DispatchPrefill(record.request_id, sequence, giver.replica_id, leg.submit_index))
+
+    def prefill_finished(self, record: RequestRecord) -> None:
+        """Nothing of the request is left to prefill: the prefill leg is off its replica's account."""
+        record.prefill_finished = True
+        for replica_id in (record.replica_id, record.prefill_replica_id):
+            if (replica := self.fleet.get(replica_id)) is not None:
+                replica.touch()
+        if (giver := self.fleet.get(record.prefill_replica_id)) is not None:
+            giver.forget(record)
 
     def refuse(self, record: RequestRecord, error: PhaseServeError) -> None:
         """Answer the client with `error` and forget the request."""
@@ -129,20 +174,21 @@ class Placement:
         self.note_end(record, f"{error.status} {error.message}")
         self.forget(record, f"refused with {error.status}")
 
-    def cancel(self, record: RequestRecord) -> None:
-        """Tell the request's replica, if it has one, that nobody waits for it."""
-        if record.replica_id is not None:
-            self.actions.append(CancelOn(record.replica_id, record.request_id))
+    def cancel(self, record: RequestRecord, but: str | None = None) -> None:
+        """Tell the request's replicas, as far as they live, that nobody waits for it; `but` knows already."""
+        for replica_id in (record.replica_id, record.prefill_replica_id):
+            if replica_id is not None and replica_id != but and self.fleet.get(replica_id) is not None:
+                self.actions.append(CancelOn(replica_id, record.request_id))
 
     def note_end(self, record: RequestRecord, refusal: str) -> None:
         """Write down why the request ended without being served."""
         if not self.decisions.refuse(record.request_id, refusal):
-            self.decisions.record(self._decision(record, refusal=refusal))
+            self.decisions.decide(record, self.now, refusal=refusal)
 
     def forget(self, record: RequestRecord, why: str) -> None:
         """The request has ended, wherever it was."""
         self.pending.remove(record.request_id)
-        self._leave_replica(record)
+        self._leave_replicas(record)
         record.move(RequestStatus.ENDED, why)
         del self.requests[record.request_id]
 
@@ -151,19 +197,15 @@ class Placement:
         if outcome.finish in {"stop", "length"}:
             self._outputs.observe(outcome.output_tokens // max(1, record.asked.num_sequences))
 
+    def why_unservable(self, record: RequestRecord) -> str | None:
+        """Why waiting cannot help the request: no replica is left that could serve it as demanded. Else None."""
+        layout = demanded_layout(record.asked.layout, self.config)
+        return why_unservable(self.fleet, layout, may_fall_back(record.asked, self.config), draining)
+
     def too_large(self, record: RequestRecord) -> InvalidRequest | None:
         """Why no live replica could ever take the request, or None."""
-        asked = record.asked
-        able = [replica for replica in self.fleet if replica.placeable]
-        capacity = max((replica.view.num_blocks * replica.view.block_size for replica in able), default=0)
-        if asked.prompt_tokens + 1 > capacity:
-            message = f"prompt of {asked.prompt_tokens} tokens exceeds the largest KV cache of {capacity} tokens"
-            return InvalidRequest(message, param="prompt")
-        room = max((replica.identity.max_waiting for replica in able), default=0)
-        if asked.num_sequences > room:
-            message = f"{asked.num_sequences} choices for one prompt; no replica takes more than {room} at once"
-            return InvalidRequest(message, param="n")
-        return None
+        layout = demanded_layout(record.asked.layout, self.config)
+        return why_too_large(self.fleet, record.asked, layout, may_fall_back(record.asked, self.config))
 
     def unavailable(self, why: str) -> Unavailable:
         """503 with the configured time to try again."""
@@ -172,9 +214,9 @@ class Placement:
     def retry_after_s(self) -> float:
         """When trying again is worth while: the predicted prefill time ahead, shared by the replicas that take work."""
         ahead_s = self.pending.prefill_s + sum(record.backlog_s for record in self.fleet)
-        return max(self.config.retry_after_s, ahead_s / max(1, self.fleet.num_placeable))
+        return max(self.config.retry_after_s, ahead_s / max(1, self.fleet.num_open))
 
-    def _loads(self, record: RequestRecord) -> tuple[list[Load], list[Load]]:
+    def _loads(self, record: RequestRecord) -> FleetLoads:
         return self.fleet.loads(self.now, self._expected_output(), record.avoid)
 
     def _expected_output(self) -> int:
@@ -183,53 +225,54 @@ class Placement:
     def _ask(self, record: RequestRecord, yields: bool = False) -> Ask:
         asked = record.asked
         return Ask(
-            prompt_tokens=asked.prompt_tokens,
+            now=self.now,
+            prompt_tokens=record.prompt_tokens,
             num_sequences=asked.num_sequences,
-            reserve_tokens=min(asked.max_tokens, self._expected_output()),
+            reserve_tokens=max(1, min(asked.max_tokens - record.tokens_sent, self._expected_output())),
             slo=asked.slo,
-            waited_s=self.now - record.arrived_at,
+            waited_s=self.now - record.due_from,
             yields=yields,
+            layout=demanded_layout(asked.layout, self.config),
+            may_fall_back=may_fall_back(asked, self.config),
+            avoid=record.avoid,
+            avoid_pairs=record.avoid_pairs,
         )
 
     def _dispatch(self, record: RequestRecord, found: Candidate) -> None:
         target = self.fleet.get(found.load.replica_id)
         assert target is not None
+        giver = None if found.handoff is None else self.fleet.get(found.handoff.giver.replica_id)
         ask = self._ask(record)
-        record.blocks = blocks_needed(ask, target.view.block_size)
-        record.prefill_s = self._request_prefill_s(record, target)
         record.prefill_finished = False
         record.best_effort = found.best_effort
         record.dispatches += 1
-        self.counts["dispatched"] += 1
-        self.counts["best_effort"] += found.best_effort
+        for name in ("dispatched", found.layout.value, *(["best_effort"] if found.best_effort else [])):
+            self.counts[name] += 1
+        self.counts["fallbacks"] += found.fallback is not None
         record.move(RequestStatus.DISPATCHED, f"to {target.replica_id}")
-        target.place(record, self.now, self.config)
+        record.replica_id = target.replica_id
+        record.prefill_replica_id = None if giver is None else giver.replica_id
+        if found.layout is Layout.PHASED:
+            found = msgspec.structs.replace(found, switch_wait_s=target.switch_wait_s(record))
+        here, elsewhere = legs_of(record, ask, target, giver, self.config)
+        target.place(here, self.now, self.config)
+        if giver is not None and elsewhere is not None:
+            giver.announce(elsewhere)
         plan = plan_of(ask, found, self.config.slack_rule)
         if found.layout is Layout.PHASED:
             self.fleet.pointer = target.replica_id
             self.actions.append(grant(target, self.now, self.config))
-        self.actions.append(Dispatch(record.request_id, plan, record.submit_index))
-        self.decisions.record(self._decision(record, plan=plan))
+        self.actions.append(Dispatch(record.request_id, plan, here.submit_index))
+        self.decisions.decide(record, self.now, plan=plan)
 
-    def _request_prefill_s(self, record: RequestRecord, replica: ReplicaRecord) -> float:
-        asked, view = record.asked, replica.view
-        return request_prefill_s(
-            view.cost, asked.prompt_tokens, asked.num_sequences, view.block_size, self.config.prefill_chunk
-        )
+    def _predict_pending(self, record: RequestRecord) -> None:
+        """What its prefill would take where it is done fastest."""
+        able = [replica for replica in self.fleet if not replica.view.draining]
+        record.prefill_s = min((request_prefill_on(record, replica, self.config) for replica in able), default=0.0)
 
-    def _leave_replica(self, record: RequestRecord) -> None:
-        """Take the request off its replica's account; harmless if the replica is gone or was replaced."""
-        replica = self.fleet.get(record.replica_id)
-        if replica is not None:
-            replica.forget(record)
-        record.replica_id = None
-
-    def _decision(self, record: RequestRecord, plan: Plan | None = None, refusal: str | None = None) -> Decision:
-        return Decision(
-            request_id=record.request_id,
-            at_s=self.now,
-            prompt_tokens=record.asked.prompt_tokens,
-            pending_s=self.now - record.arrived_at,
-            plan=plan,
-            refusal=refusal,
-        )
+    def _leave_replicas(self, record: RequestRecord) -> None:
+        """Take the request off its replicas' accounts; harmless if one is gone or was replaced."""
+        for replica_id in (record.replica_id, record.prefill_replica_id):
+            if (replica := self.fleet.get(replica_id)) is not None:
+                replica.forget(record)
+        record.replica_id = record.prefill_replica_id = None

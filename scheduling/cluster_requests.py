@@ -10,7 +10,7 @@ from contracts.errors import InvalidTransition
 
 
 class RequestStatus(StrEnum):
-    """Where a client request stands. `STREAMING`: its first token went out, so it can no longer be placed anew."""
+    """Where a client request stands. `STREAMING`: the first token of its placement went out."""
 
     PENDING = "pending"
     DISPATCHED = "dispatched"
@@ -21,31 +21,57 @@ class RequestStatus(StrEnum):
 TRANSITIONS = {
     RequestStatus.PENDING: frozenset({RequestStatus.DISPATCHED, RequestStatus.ENDED}),
     RequestStatus.DISPATCHED: frozenset({RequestStatus.STREAMING, RequestStatus.PENDING, RequestStatus.ENDED}),
-    RequestStatus.STREAMING: frozenset({RequestStatus.ENDED}),
+    RequestStatus.STREAMING: frozenset({RequestStatus.PENDING, RequestStatus.ENDED}),
     RequestStatus.ENDED: frozenset[RequestStatus](),
 }
 
 
-@dataclass(slots=True)
-class RequestRecord:
-    """One client request. `prefill_s` and `blocks` are predictions for where it is (or, pending, would be) placed.
+@dataclass(slots=True, eq=False)
+class Leg:
+    """One request's part on one replica, with what it is predicted to take there: `prefill_s` of prefill (0 where only
+    decode happens), `waiting_tokens` of prompt, `blocks`.
 
-    `dispatches` counts placements, `refusals` those that a replica refused. `avoid` is a replica that
-    refused it and has not sent a view since. `best_effort`: placed without the promise of its targets.
+    `submit_index` is that of the last sequence sent; `sent` are the numbers of the sequences of a prefill leg that
+    were sent (each follows its reservation), `unsent` how many are still to be.
+    """
+
+    record: RequestRecord
+    prefill_s: float
+    waiting_tokens: int
+    blocks: int
+    submit_index: int = 0
+    unsent: int = 0
+    sent: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True, eq=False)
+class RequestRecord:
+    """One client request. `prefill_s` is the prediction for where it is (or, pending, would be) prefilled.
+
+    `replica_id` is where it decodes, `prefill_replica_id` where another replica computes its prompt; the account of
+    the latter ends when all sequences have their first token. `dispatches` counts placements, `refusals` those that a
+    replica refused or gave up. `avoid` are replicas that refused it and have not sent a view since, `avoid_pairs`
+    those (prefill, decode) between which its hand-off failed. `best_effort`: placed without the promise of its
+    targets.
+
+    `tokens_sent` are output tokens that the client has; a request that lost its place after that is pending since
+    `resumed_at`, and counts its targets from there.
     """
 
     asked: ClientRequestArrived
     arrived_at: float
     prefill_s: float = 0.0
-    blocks: int = 0
     status: RequestStatus = RequestStatus.PENDING
     replica_id: str | None = None
-    submit_index: int = 0
+    prefill_replica_id: str | None = None
     dispatches: int = 0
     refusals: int = 0
-    avoid: str | None = None
+    avoid: frozenset[str] = frozenset()
+    avoid_pairs: frozenset[tuple[str, str]] = frozenset()
     best_effort: bool = False
     prefill_finished: bool = False
+    tokens_sent: int = 0
+    resumed_at: float | None = None
     history: list[str] = field(default_factory=list)
 
     @property
@@ -54,9 +80,19 @@ class RequestRecord:
         return self.asked.request_id
 
     @property
+    def due_from(self) -> float:
+        """When its targets began to run: at arrival, or when it lost its place while it streamed."""
+        return self.arrived_at if self.resumed_at is None else self.resumed_at
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens to compute before the next one: the prompt and what was generated before it lost its place."""
+        return self.asked.prompt_tokens + self.tokens_sent
+
+    @property
     def ttft_deadline_at(self) -> float:
-        """When its first token is due."""
-        return self.arrived_at + self.asked.slo.ttft_s
+        """When its next first token is due."""
+        return self.due_from + self.asked.slo.ttft_s
 
     def move(self, status: RequestStatus, why: str) -> None:
         """Make one step of the table. Raises `InvalidTransition` with the history for any other."""

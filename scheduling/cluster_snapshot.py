@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from contracts.views import ReplicaView
-from scheduling.cluster_fleet import ReplicaRecord
 from scheduling.cluster_placement import Placement
+from scheduling.cluster_replica import ReplicaRecord
 
 
 class ReplicaSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,12 +25,21 @@ class ReplicaSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterCounters(msgspec.Struct, frozen=True, kw_only=True):
-    """Totals since start. `placed_anew` counts repeated placements after a loss or a refusal."""
+    """Totals since start. `placed_anew` counts repeated placements after a loss or a refusal, `resumed` those of
+    requests that streamed already. `colocated`, `phased` and `disaggregated` count placements by layout, `fallbacks`
+    those where the layout demanded, or a hand-off, could not be had. `handoff_failures` count hand-offs given up.
+    """
 
     arrived: int = 0
     dispatched: int = 0
     best_effort: int = 0
     placed_anew: int = 0
+    resumed: int = 0
+    colocated: int = 0
+    phased: int = 0
+    disaggregated: int = 0
+    fallbacks: int = 0
+    handoff_failures: int = 0
     refused: int = 0
     cancelled: int = 0
     ended: int = 0

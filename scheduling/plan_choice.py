@@ -6,16 +6,150 @@ from collections.abc import Sequence
 
 import msgspec
 
-from contracts.phase import Role
+from contracts.phase import Layout, Role
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_colocated import colocated_candidate, plan_colocated
-from scheduling.plan_inputs import Ask, Candidate, Load
+from scheduling.plan_disaggregated import NoPair, plan_disaggregated
+from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Load
 from scheduling.plan_phased import phased_candidate, plan_phased, room_objection
 from scheduling.plan_predict import prompt_prefill_s
+from scheduling.plan_reason import brief
 
 
-def plan_request(ask: Ask, ring: Sequence[Load], mixed: Sequence[Load], config: ClusterCoreConfig) -> Candidate | str:
+def plan_request(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | str:
     """Where the request goes now, or one sentence why it has to wait.
+
+    A layout that was demanded is kept to; when no replica or no link is there for it (not when they are only busy)
+    `ask.may_fall_back` decides whether another may serve. Free to choose, all layouts are compared: see `_free_choice`.
+    """
+    match ask.layout:
+        case None:
+            return _free_choice(ask, fleet, config)
+        case Layout.DISAGGREGATED:
+            found = _pair(ask, fleet, config)
+            if isinstance(found, Candidate) or not found.unavailable:
+                return as_settled(found)
+            return _fall_back(ask, fleet, found.reason, config)
+        case Layout.PHASED:
+            if any_open(fleet.ring):
+                return plan_on_one(ask, fleet.ring, (), config)
+            return _fall_back(ask, fleet, "no alternating replica takes requests", config)
+        case Layout.COLOCATED:
+            if any_open(fleet.mixed):
+                return plan_on_one(ask, (), fleet.mixed, config)
+            if any_open(fleet.decode) or any_open(fleet.prefill):
+                return plan_in_pools(ask, fleet, config)
+            return _fall_back(ask, fleet, "no mixed replica takes requests", config)
+
+
+def _free_choice(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | str:
+    """Among all layouts: of those that meet both targets the one that costs the fleet least, else the least late.
+
+    Prefill and decode replicas serve requests whole only where nothing else is open, and only if the hand-off cannot
+    be had, or would miss targets (slow link) that computing in one place meets.
+    """
+    pools = bool(fleet.prefill or fleet.decode)
+    found = _pair(ask, fleet, config) if pools else None
+    if any_open(fleet.ring) or any_open(fleet.mixed) or found is None:
+        single = plan_on_one(ask, fleet.ring, fleet.mixed, config)
+        if found is None:
+            return single
+        return _compared(ask, fleet, single, found, config)
+    if not ask.may_fall_back:
+        return as_settled(found)
+    if isinstance(found, NoPair):
+        return _fall_back(ask, fleet, found.reason, config) if found.unavailable else found.reason
+    if found.meets:
+        return found
+    local = plan_in_pools(ask, fleet, config)
+    if isinstance(local, Candidate) and (local.meets or local.ready_s < found.ready_s):
+        why = f"a hand-off would be worse: {brief(found)}"
+        return msgspec.structs.replace(local, fallback=why, best_effort=not local.meets)
+    return as_settled(found)
+
+
+def _compared(
+    ask: Ask, fleet: FleetLoads, single: Candidate | str, pair: Candidate | NoPair, config: ClusterCoreConfig
+) -> Candidate | str:
+    """The better of a plan on one replica and one on a pair."""
+    if isinstance(pair, NoPair):
+        if isinstance(single, str):
+            return f"{single}; {pair.reason}"
+        both = fleet.prefill and fleet.decode  # a hand-off is what such a fleet is for: never silently without
+        return msgspec.structs.replace(
+            single, fallback=f"no hand-off: {pair.reason}" if both and pair.unavailable else None
+        )
+    if isinstance(single, str):
+        if pair.meets or is_hopeless(ask, (*fleet.ring, *fleet.mixed), config):
+            return as_settled(pair)
+        return f"{single}; {brief(pair)}"
+    if single.meets != pair.meets:
+        better, other = (single, pair) if single.meets else (pair, single)
+    elif single.meets:
+        better, other = (single, pair) if single.cost_s <= pair.cost_s else (pair, single)
+    else:
+        better, other = (single, pair) if single.ready_s <= pair.ready_s else (pair, single)
+    settled = as_settled(better)
+    assert isinstance(settled, Candidate)
+    return msgspec.structs.replace(settled, beats=brief(other))
+
+
+def _pair(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | NoPair:
+    """The best pair. One between which the request's hand-off failed before is used again only without alternative."""
+    found = plan_disaggregated(ask, fleet, config)
+    if isinstance(found, NoPair) and found.unavailable and ask.avoid_pairs and not ask.may_fall_back:
+        return plan_disaggregated(msgspec.structs.replace(ask, avoid_pairs=frozenset()), fleet, config)
+    return found
+
+
+def _fall_back(ask: Ask, fleet: FleetLoads, why: str, config: ClusterCoreConfig) -> Candidate | str:
+    """Any other way to serve the request, if it may have one; `Plan.fallback` says what could not be had."""
+    if not ask.may_fall_back:
+        return why
+    found: Candidate | str = "no other replica"
+    if any_open(fleet.ring) or any_open(fleet.mixed):
+        found = plan_on_one(ask, fleet.ring, fleet.mixed, config)
+    elif ask.layout in {Layout.COLOCATED, Layout.PHASED}:
+        pair = plan_disaggregated(ask, fleet, config)
+        found = as_settled(pair) if isinstance(pair, Candidate) else plan_in_pools(ask, fleet, config)
+    else:
+        found = plan_in_pools(ask, fleet, config)
+    if isinstance(found, str):
+        return f"{why}; {found}"
+    return msgspec.structs.replace(found, fallback=why)
+
+
+def plan_in_pools(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | str:
+    """The request whole on one replica of the pools: a decode replica if one meets the targets, else the best."""
+    found: list[Candidate] = []
+    objections: list[str] = []
+    for loads in (fleet.decode, fleet.prefill):
+        local = plan_colocated(ask, [load for load in loads if load.replica_id not in ask.avoid], config)
+        if isinstance(local, str):
+            objections.append(local)
+        elif local.meets:
+            return local
+        else:
+            found.append(local)
+    if found:
+        return as_best_effort(min(found, key=lambda candidate: candidate.ready_s))
+    return "; ".join(objections)
+
+
+def any_open(loads: Sequence[Load]) -> bool:
+    """Whether any of them takes requests."""
+    return any(load.closed is None for load in loads)
+
+
+def as_settled(found: Candidate | NoPair) -> Candidate | str:
+    """A candidate as it is carried out: best effort when it does not meet the targets. Else why there is none."""
+    if isinstance(found, NoPair):
+        return found.reason
+    return found if found.meets or found.best_effort else as_best_effort(found)
+
+
+def plan_on_one(ask: Ask, ring: Sequence[Load], mixed: Sequence[Load], config: ClusterCoreConfig) -> Candidate | str:
+    """The request whole on one alternating or mixed replica now, or one sentence why it has to wait.
 
     1. Among candidates predicted to meet both targets, the one that costs the fleet least.
     2. Else an idle replica, if there is one.
@@ -81,16 +215,17 @@ def _late_objection(ask: Ask, load: Load, config: ClusterCoreConfig) -> str | No
     either. In overload that may be never; so late prompts are forced upon a replica all the same, for at most
     `forced_share` of its time. More would eat the slack by which others are on time: without that bound nobody is.
     """
-    if load.forced_wait_s <= 0:
+    forced_wait_s = load.forced_at - ask.now
+    if forced_wait_s <= 0:
         return None
     if ask.yields or load.waiting > 0:
-        return f"punctual prompts first, next late one in {load.forced_wait_s:.3f} s"
+        return f"punctual prompts first, next late one in {forced_wait_s:.3f} s"
     if load.role is Role.MIXED or load.slack_s is None:
         return None
     window_s = load.backlog_s + prompt_prefill_s(load.cost, ask.prompt_tokens, config.prefill_chunk)
     if window_s <= load.slack_s:
         return None
-    return f"window {window_s:.3f} s over slack {load.slack_s:.3f} s, next late prompt in {load.forced_wait_s:.3f} s"
+    return f"window {window_s:.3f} s over slack {load.slack_s:.3f} s, next late prompt in {forced_wait_s:.3f} s"
 
 
 def as_best_effort(candidate: Candidate) -> Candidate:

@@ -1,26 +1,37 @@
-"""What a plan is made from and what it becomes: one request asking, one load per replica, one candidate."""
+"""What a plan is made from and what it becomes: one request asking, the loads of the fleet, one candidate."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
+from contracts.handoff import LinkView
 from contracts.phase import Layout, Role
 from contracts.request import Slo
 from contracts.views import StepCost
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that wants a place. `waited_s` runs from its arrival; `reserve_tokens` is the output expected.
+    """One request that wants a place at `now`. `waited_s` runs from its arrival, or from when it lost its place while
+    it streamed; `prompt_tokens` counts what was generated then. `reserve_tokens` is the output expected.
 
-    `yields` says that more urgent requests wait, which need the slack there is.
+    `yields` says that more urgent requests wait, which need the slack there is. `layout` is the one demanded, None for
+    any; `may_fall_back` allows another when it, or a hand-off, cannot be had. `avoid` are replicas that refused the
+    request just now, `avoid_pairs` those (prefill, decode) between which its hand-off failed.
     """
 
+    now: float = 0.0
     prompt_tokens: int
     num_sequences: int
     reserve_tokens: int
     slo: Slo
     waited_s: float
     yields: bool = False
+    layout: Layout | None = None
+    may_fall_back: bool = True
+    avoid: frozenset[str] = frozenset()
+    avoid_pairs: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def ttft_left_s(self) -> float:
@@ -34,10 +45,13 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     `backlog_s` is predicted prefill time not done yet. `slack_s` is what the slack rule allows a window to take from
     the running streams, `tightest_slack_s` the slack of the tightest of them; both None without running streams.
     `free_blocks` is what is left after everything accepted or on its way, `spare_blocks` what is left of that after
-    the running streams have grown to the length expected. `window_left_s` is how long the current
-    prefill window may still last for its earliest member, None outside a window. `forced_wait_s` is how long no
-    further late prompt may be forced upon the running streams. `closed` says why nothing may be placed here, else
-    None.
+    the running streams have grown to the length expected. `window_due_at` is when the current prefill window
+    must have ended for its earliest member, None outside a window. Until `forced_at` no further late prompt may be
+    forced upon the running streams. `closed` says why nothing may be placed here, else None. `viewed_at` is when the
+    view came.
+
+    For hand-offs: `waiting_tokens` of prompts that wait or are on their way, `sending` sequences whose KV is still
+    crossing, `kv_bytes_per_token` and `num_layers` of the model.
     """
 
     replica_id: str
@@ -55,9 +69,15 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     max_running: int
     max_waiting: int
-    window_left_s: float | None
-    forced_wait_s: float
+    window_due_at: float | None
+    forced_at: float
     closed: str | None
+    viewed_at: float
+    incarnation: str
+    waiting_tokens: int
+    sending: int
+    kv_bytes_per_token: int
+    num_layers: int
 
     @property
     def idle(self) -> bool:
@@ -65,13 +85,40 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         return self.running == 0 and self.waiting == 0
 
 
+class FleetLoads(msgspec.Struct, frozen=True, kw_only=True):
+    """All live replicas by role: the alternating ones in rolling order, the others by id. `links` are those of each
+    prefill replica, by its id and the peer's."""
+
+    ring: Sequence[Load] = ()
+    mixed: Sequence[Load] = ()
+    prefill: Sequence[Load] = ()
+    decode: Sequence[Load] = ()
+    links: Mapping[str, Mapping[str, LinkView]] = {}
+
+
+class Handoff(msgspec.Struct, frozen=True, kw_only=True):
+    """The hand-off of a disaggregated candidate: `num_bytes` at `bytes_per_s`, for `transfer_s` in all, of which
+    `exposed_s` after the prefill. `link_age_s` is None for a link never measured; a hand-off is not `sustainable` when
+    a busy replica prefills faster than the link carries."""
+
+    giver: Load
+    num_bytes: int
+    bytes_per_s: float
+    link_age_s: float | None
+    transfer_s: float
+    exposed_s: float
+    sustainable: bool
+
+
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A plan that could be carried out now, in numbers; `scheduling.plan_reason` puts it into words.
 
-    `prefill_s` is the prompt's predicted prefill time alone, `ttft_s` counts from arrival, `harm_s` is how late the
+    `load` is where it decodes. `prefill_s` is the prompt's predicted prefill time alone, `ttft_s` counts from arrival,
+    `switch_wait_s` from the first token to the first decode step, `harm_s` is how late the
     tightest running stream would be. `cost_s` is what it takes from the fleet: replica-seconds of prefill plus
-    stream-seconds of slack spent. `meets` says that both targets are predicted to be met; `best_effort` that the
-    request is placed although they are not.
+    stream-seconds of slack spent, plus a transfer. `meets` says that both targets are predicted to be met;
+    `best_effort` that the request is placed although they are not. `fallback` says what could not be had, `beats` what
+    it was compared with.
     """
 
     layout: Layout
@@ -83,3 +130,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     cost_s: float
     meets: bool
     best_effort: bool = False
+    switch_wait_s: float = 0.0
+    handoff: Handoff | None = None
+    fallback: str | None = None
+    beats: str | None = None
+
+    @property
+    def ready_s(self) -> float:
+        """From arrival until it decodes: a switch wait counts into the TTFT target."""
+        return self.ttft_s + self.switch_wait_s

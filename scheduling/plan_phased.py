@@ -66,8 +66,9 @@ def objection(ask: Ask, load: Load, config: ClusterCoreConfig) -> str | None:
     ttft_s = phased_ttft_s(ask, load, prefill_s)
     if ttft_s > ask.slo.ttft_s:
         return f"predicted TTFT {ttft_s:.3f} s over {ask.slo.ttft_s:.3f} s"
-    if load.window_left_s is not None and window_s > load.window_left_s:
-        return f"window {window_s:.3f} s over {load.window_left_s:.3f} s left to its first member"
+    if load.window_due_at is not None and ask.now < load.window_due_at < ask.now + window_s:
+        left_s = load.window_due_at - ask.now
+        return f"window {window_s:.3f} s over {left_s:.3f} s left to its first member"
     if load.slack_s is not None and window_s > load.slack_s:
         return f"window {window_s:.3f} s over slack {load.slack_s:.3f} s ({config.slack_rule})"
     step_s = decode_step_s(ask, load)

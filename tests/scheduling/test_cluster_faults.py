@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from contracts.cluster_io import (
     CancelOn,
     ClientLeft,
@@ -15,6 +17,7 @@ from contracts.cluster_io import (
     ReplicaLost,
     RequestEnded,
     RequestRefused,
+    TimePassed,
     ViewReported,
 )
 from contracts.errors import InvalidRequest, Overloaded, Unavailable
@@ -40,8 +43,8 @@ def told(actions: list[ClusterAction]) -> list[tuple[str, str, object]]:
     return found
 
 
-def test_lost_replica_requests_without_a_token_go_elsewhere_the_others_end(cluster: Any) -> None:
-    core = cluster.core("a", "b")
+def test_lost_replica_requests_without_a_token_go_elsewhere_the_others_end_by_policy(cluster: Any) -> None:
+    core = cluster.core("a", "b", on_handoff_failure="fail")
     core.handle(ViewReported(cluster.view("b", slack=0.0)), 0.0)
     assert told(core.handle(cluster.arrived("fresh"), 0.0)) == [("dispatch", "fresh", "a")]
     assert told(core.handle(cluster.arrived("streaming"), 0.0)) == [("dispatch", "streaming", "a")]
@@ -78,7 +81,7 @@ def test_last_replica_lost_ends_everything_at_once(cluster: Any) -> None:
 
 
 def test_new_incarnation_drops_all_state_of_the_old_one(cluster: Any) -> None:
-    core = cluster.core("a")
+    core = cluster.core("a", on_handoff_failure="fail")
     core.handle(cluster.arrived("fresh"), 0.0)
     core.handle(cluster.arrived("second", 1), 0.0)
     core.handle(FirstTokenSent("second"), 0.1)
@@ -145,12 +148,52 @@ def test_refusal_that_would_be_repeated_anywhere_reaches_the_client(cluster: Any
     assert_nothing_placed(core)
 
 
-def test_refusal_of_one_choice_while_another_streams_ends_both(cluster: Any) -> None:
-    core = cluster.core("a", "b")
+def test_refusal_of_one_choice_while_another_streams_ends_both_by_policy(cluster: Any) -> None:
+    core = cluster.core("a", "b", on_handoff_failure="fail")
     core.handle(cluster.arrived("r", num_sequences=2), 0.0)
     core.handle(FirstTokenSent("r"), 0.1)
     error = Unavailable("draining").info()
     assert told(core.handle(RequestRefused("r", "a", error), 0.2)) == [("cancel", "r", "a"), ("refuse", "r", 503)]
+
+
+def test_a_stream_goes_on_elsewhere_before_all_that_wait(cluster: Any) -> None:
+    core = cluster.core("a", "b", max_pending=1)
+    core.handle(cluster.arrived("stream", 300, num_sequences=2), 0.0)
+    core.handle(FirstTokenSent("stream"), 0.3)
+    core.handle(PrefillFinished("stream"), 0.3)
+    busy = {"slack": 0.2, "running": 2, "acked_submit_index": 1}
+    core.handle(ViewReported(cluster.view("a", **busy)), 0.3)
+    core.handle(ViewReported(cluster.view("b", slack=0.05)), 0.3)
+    core.handle(cluster.arrived("fresh", 250, priority=9), 0.4)
+    assert core.pending_count == 1
+    # 1. its replica dies: it needs 300 + 40 tokens computed anew, finds no slack now, and takes the queue's place
+    assert told(core.handle(ReplicaLost("a", "silent", {"stream": 40}), 0.5)) == [("refuse", "fresh", 429)]
+    record = core.placement.requests["stream"]
+    assert (record.prompt_tokens, record.prefill_s) == (340, pytest.approx(0.34 + 0.004 + 0.001, abs=0.01))
+    check_cluster_invariants(core)
+    # 2. its targets run anew, so slack is worth waiting for; then it goes on, and streams again
+    actions = core.handle(ViewReported(cluster.view("b", slack=0.4)), 0.6)
+    assert told(actions) == [("dispatch", "stream", "b")]
+    core.handle(FirstTokenSent("stream"), 0.9)
+    # 3. lost a second time it goes on again, a third time it ends with a named error
+    core.handle(cluster.joined("a"), 0.9)
+    assert told(core.handle(ReplicaLost("b", "silent", {"stream": 60}), 1.0)) == [("dispatch", "stream", "a")]
+    assert record.prompt_tokens == 360
+    core.handle(cluster.joined("b"), 1.0)
+    assert told(core.handle(ReplicaLost("a", "silent", {"stream": 61}), 1.1)) == [("refuse", "stream", 503)]
+    assert core.snapshot(1.1).counters.resumed == 2
+    assert_nothing_placed(core)
+
+
+def test_a_continued_stream_has_its_own_deadline_for_its_next_token(cluster: Any) -> None:
+    core = cluster.core("a", "b", first_token_deadline_s=10.0)
+    core.handle(cluster.arrived("r"), 0.0)
+    core.handle(FirstTokenSent("r"), 0.1)
+    core.handle(ReplicaLost("a", "silent", {"r": 5}), 50.0)
+    core.handle(ViewReported(cluster.view("b")), 50.0)
+    assert told(core.handle(TimePassed(), 59.0)) == []
+    assert told(core.handle(TimePassed(), 60.0)) == [("cancel", "r", "b"), ("refuse", "r", 504)]
+    assert_nothing_placed(core)
 
 
 def test_client_leaving_cancels_in_every_state_and_twice(cluster: Any) -> None:

@@ -1,0 +1,111 @@
+"""Which layouts a fleet can serve at all, whatever its load: what is refused at once, and whether it is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from contracts.cluster_io import ClientRequestArrived
+from contracts.errors import InvalidRequest
+from contracts.phase import Layout, Role
+from scheduling.cluster_fleet import Fleet
+from scheduling.cluster_replica import ReplicaRecord
+from scheduling.config import ClusterCoreConfig
+
+NO_REPLICA = "no live replica takes requests"
+WhyClosed = Callable[[ReplicaRecord], str | None]
+
+
+def draining(record: ReplicaRecord) -> str | None:
+    """Closed for good, or None: a stale view may be followed by a fresh one."""
+    return "draining" if record.view.draining else None
+
+
+def demanded_layout(layout: Layout | None, config: ClusterCoreConfig) -> Layout | None:
+    """The layout that must serve a request: its own demand, else the deployment's; None leaves it free."""
+    if layout is not None:
+        return layout
+    return None if config.layout == "auto" else Layout(config.layout)
+
+
+def may_fall_back(asked: ClientRequestArrived, config: ClusterCoreConfig) -> bool:
+    """Whether another layout may serve the request when the one demanded, or a hand-off, cannot be had."""
+    return (asked.on_unavailable or config.on_unavailable) == "colocate"
+
+
+def why_unservable(fleet: Fleet, layout: Layout | None, falls_back: bool, why_closed: WhyClosed) -> str | None:
+    """Why no request could be served now with that demand, or None. `why_closed` judges the single replica."""
+    judged = [(record, why_closed(record)) for record in fleet]
+    open_now = [record for record, why in judged if why is None]
+    if not judged:
+        return "no live replica"
+    if not open_now:
+        return "; ".join(f"{record.replica_id}: {why}" for record, why in judged)
+    if falls_back:
+        return None
+    roles = {record.view.role for record in open_now}
+    if layout is Layout.PHASED:
+        return None if Role.ALTERNATING in roles else "no alternating replica takes requests"
+    if layout is Layout.COLOCATED:
+        return None if roles - {Role.ALTERNATING} else "no mixed replica takes requests"
+    if layout is None and roles & {Role.ALTERNATING, Role.MIXED}:
+        return None
+    return _why_no_pair(fleet, open_now)
+
+
+def _why_no_pair(fleet: Fleet, open_now: list[ReplicaRecord]) -> str | None:
+    """Why no two replicas could hand over, or None."""
+    givers = [record for record in open_now if record.view.role is Role.PREFILL]
+    takers = {record.replica_id: record for record in open_now if record.view.role is Role.DECODE}
+    if not givers or not takers:
+        return f"no {'decode' if givers else 'prefill'} replica takes requests"
+    reasons: list[str] = []
+    for giver in givers:
+        for taker_id, taker in takers.items():
+            link = giver.links.get(taker_id)
+            if link is not None and link.why_not is None and link.peer_incarnation == taker.identity.incarnation:
+                return None
+            if len(reasons) < 4:
+                why = "not connected yet" if link is None else link.why_not or "connected to an earlier process"
+                reasons.append(f"{giver.replica_id}->{taker_id}: {why}")
+    return "no usable link: " + "; ".join(reasons)
+
+
+def why_too_large(
+    fleet: Fleet, asked: ClientRequestArrived, layout: Layout | None, falls_back: bool
+) -> InvalidRequest | None:
+    """Why no live replica, or no pair of them, could ever take the request, or None."""
+    ways = _ways(fleet, layout, falls_back)
+    capacity = max((way[0] for way in ways), default=0)
+    if asked.prompt_tokens + 1 > capacity:
+        message = f"prompt of {asked.prompt_tokens} tokens exceeds the largest KV cache of {capacity} tokens"
+        return InvalidRequest(message, param="prompt")
+    room = max((way[1] for way in ways), default=0)
+    if asked.num_sequences > room:
+        message = f"{asked.num_sequences} choices for one prompt; no replica takes more than {room} at once"
+        return InvalidRequest(message, param="n")
+    return None
+
+
+def _ways(fleet: Fleet, layout: Layout | None, falls_back: bool) -> list[tuple[int, int]]:
+    """(KV tokens, sequences) that each way to serve a request offers: one replica, or a pair that both must take it.
+
+    A layout that cannot be kept to now is no way; which ones are is `why_unservable`'s to say.
+    """
+    able = [record for record in fleet if not record.view.draining]
+    whole = [record for record in able if record.serves_whole]
+    pools = [record for record in able if not record.serves_whole]
+    ways: list[tuple[int, int]] = []
+    if falls_back or layout is Layout.COLOCATED:
+        ways += [_offer(record) for record in (whole or pools)]
+    elif layout is not Layout.DISAGGREGATED:
+        ways += [_offer(record) for record in whole]
+    if layout in {None, Layout.DISAGGREGATED}:
+        givers = [_offer(record) for record in pools if record.view.role is Role.PREFILL]
+        takers = [_offer(record) for record in pools if record.view.role is Role.DECODE]
+        if givers and takers:
+            ways.append(tuple(min(max(p[i] for p in givers), max(d[i] for d in takers)) for i in (0, 1)))  # type: ignore[arg-type]
+    return ways
+
+
+def _offer(record: ReplicaRecord) -> tuple[int, int]:
+    return record.view.num_blocks * record.view.block_size, record.identity.max_waiting

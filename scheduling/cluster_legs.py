@@ -1,0 +1,35 @@
+"""What a placement puts on the accounts of its replicas: one leg, or two when another replica computes the prompt."""
+
+from __future__ import annotations
+
+from scheduling.cluster_replica import ReplicaRecord
+from scheduling.cluster_requests import Leg, RequestRecord
+from scheduling.config import ClusterCoreConfig
+from scheduling.plan_disaggregated import handoff_tokens
+from scheduling.plan_inputs import Ask
+from scheduling.plan_predict import blocks_needed, request_prefill_s
+
+
+def legs_of(
+    record: RequestRecord, ask: Ask, target: ReplicaRecord, giver: ReplicaRecord | None, config: ClusterCoreConfig
+) -> tuple[Leg, Leg | None]:
+    """The leg where the request decodes, and that of the prefill replica if there is one. Both are predictions; the
+    record's `prefill_s` becomes that of this placement."""
+    record.prefill_s = request_prefill_on(record, target if giver is None else giver, config)
+    blocks = blocks_needed(ask, target.view.block_size)
+    if giver is None:
+        return Leg(record, record.prefill_s, record.prompt_tokens, blocks), None
+    tokens = handoff_tokens(ask, giver.view.block_size)
+    prompt_blocks = -(-tokens // giver.view.block_size)
+    return (
+        Leg(record, 0.0, 0, blocks),
+        Leg(record, record.prefill_s, tokens, prompt_blocks, unsent=record.asked.num_sequences),
+    )
+
+
+def request_prefill_on(record: RequestRecord, replica: ReplicaRecord, config: ClusterCoreConfig) -> float:
+    """Predicted seconds to prefill all sequences of a request on a replica."""
+    view = replica.view
+    return request_prefill_s(
+        view.cost, record.prompt_tokens, record.asked.num_sequences, view.block_size, config.prefill_chunk
+    )

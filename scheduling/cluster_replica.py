@@ -1,0 +1,184 @@
+"""One live replica as the cluster core knows it: its last view, and what was sent there since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from contracts.handoff import LinkView
+from contracts.phase import Role
+from contracts.views import ReplicaIdentity, ReplicaView
+from scheduling.cluster_requests import Leg, RequestRecord
+from scheduling.config import ClusterCoreConfig
+from scheduling.plan_inputs import Load
+from scheduling.plan_slack import allowed_slack_s
+
+WHOLE = frozenset({Role.ALTERNATING, Role.MIXED})
+"""Roles of replicas that are there to serve requests whole."""
+
+
+@dataclass(slots=True)
+class ReplicaRecord:
+    """One live replica. `placed` holds the leg of every request that has one here and has not ended; `unacked` those
+    of them that the last view does not count yet (views lag). `window` holds when the TTFT target of each member of
+    the current prefill window ends. `lease_until` is when the prefill lease ends, `forced_at` when the next late
+    prompt may be forced upon the streams here.
+    """
+
+    identity: ReplicaIdentity
+    view: ReplicaView
+    view_at: float
+    last_submit_index: int
+    placed: dict[str, Leg] = field(default_factory=dict)
+    unacked: dict[str, Leg] = field(default_factory=dict)
+    lease_until: float | None = None
+    forced_at: float = 0.0
+    window: dict[str, float] = field(default_factory=dict)
+    _load: Load | None = None
+    _load_key: tuple[float, int] = (0.0, 0)
+    _links: Mapping[str, LinkView] | None = None
+
+    @property
+    def replica_id(self) -> str:
+        """Its name."""
+        return self.identity.replica_id
+
+    @property
+    def serves_whole(self) -> bool:
+        """Whether its role is to serve requests whole."""
+        return self.view.role in WHOLE
+
+    @property
+    def backlog_s(self) -> float:
+        """Predicted prefill time accepted or on its way, not done."""
+        on_its_way = sum(leg.prefill_s for leg in self.unacked.values() if not leg.record.prefill_finished)
+        return max(0.0, self.view.backlog_s) + on_its_way
+
+    @property
+    def has_prefill_work(self) -> bool:
+        """Whether any prompt waits here or is on its way."""
+        if self.view.waiting > 0 or self.view.backlog_s > 0:
+            return True
+        return any(leg.prefill_s > 0 and not leg.record.prefill_finished for leg in self.unacked.values())
+
+    @property
+    def links(self) -> Mapping[str, LinkView]:
+        """The links that its last view tells of, by peer."""
+        if self._links is None:
+            self._links = {link.peer_id: link for link in self.view.links}
+        return self._links
+
+    def report(self, view: ReplicaView, now: float) -> None:
+        """Take a newer view: forget what it counts, and close the prefill window once nothing is left to prefill."""
+        self.view = view
+        self.view_at = now
+        self._links = None
+        self.last_submit_index = max(self.last_submit_index, view.acked_submit_index)
+        acked = view.acked_submit_index
+        for name in [name for name, leg in self.unacked.items() if leg.unsent == 0 and leg.submit_index <= acked]:
+            del self.unacked[name]
+        if not self.has_prefill_work:
+            self.window.clear()
+        self.touch()
+
+    def place(self, leg: Leg, now: float, config: ClusterCoreConfig) -> None:
+        """Count a leg that is being sent here at once; it gets the next submit index.
+
+        A window must end within the TTFT target of each member, except of best-effort ones, which are late anyhow.
+        """
+        record = leg.record
+        if leg.prefill_s > 0 and self.serves_whole:
+            if record.best_effort:
+                self.forced_at = now + (self.backlog_s + leg.prefill_s) / config.forced_share
+            else:
+                self.window[record.request_id] = record.ttft_deadline_at
+        self.announce(leg)
+        leg.submit_index = self.next_submit_index()
+
+    def announce(self, leg: Leg) -> None:
+        """Count a leg from now on; its sequences are sent later."""
+        self.placed[leg.record.request_id] = leg
+        self.unacked[leg.record.request_id] = leg
+        self.touch()
+
+    def next_submit_index(self) -> int:
+        """The number of the submission that is being made."""
+        self.last_submit_index += 1
+        return self.last_submit_index
+
+    def forget(self, record: RequestRecord) -> None:
+        """The request is no longer here. Idempotent, and harmless for a namesake's replacement."""
+        leg = self.placed.get(record.request_id)
+        if leg is not None and leg.record is record:
+            del self.placed[record.request_id]
+            self.unacked.pop(record.request_id, None)
+            self.window.pop(record.request_id, None)
+            self.touch()
+
+    def touch(self) -> None:
+        """What is here has changed: the load is made anew when next asked for."""
+        self._load = None
+
+    def switch_wait_s(self, record: RequestRecord) -> float:
+        """Predicted time from a prompt's first token to its first decode step, were it placed here now: members of the
+        window whose targets end later are prefilled after it."""
+        due_at = record.ttft_deadline_at
+        later = (self.placed[name] for name, ends_at in self.window.items() if ends_at > due_at)
+        return sum(leg.prefill_s for leg in later if not leg.record.prefill_finished)
+
+    def load(self, closed: str | None, valid_until: float, now: float, reserve: int, config: ClusterCoreConfig) -> Load:
+        """What placement sees of this replica. Kept while nothing changes, until `valid_until` (when it would close)
+        or the end of its window. `reserve` is the output length expected, in tokens."""
+        if self._load is None or closed is not None or self._load_key[1] != reserve or now > self._load_key[0]:
+            self._load = self._new_load(closed, now, reserve, config)
+            due_at = self._load.window_due_at
+            self._load_key = (valid_until if due_at is None else min(valid_until, due_at), reserve)
+        return self._load
+
+    @property
+    def load_reserve(self) -> int:
+        """The output length that the load was last made for."""
+        return self._load_key[1]
+
+    def kept_load(self, now: float, reserve: int) -> Load | None:
+        """The load as last made, if it still holds."""
+        return self._load if now <= self._load_key[0] and self._load_key[1] == reserve else None
+
+    def _new_load(self, closed: str | None, now: float, reserve: int, config: ClusterCoreConfig) -> Load:
+        """A running stream is taken to be half-way on average."""
+        view = self.view
+        unacked_sequences = unacked_blocks = unacked_tokens = 0
+        for leg in self.unacked.values():
+            unacked_sequences += leg.record.asked.num_sequences
+            unacked_blocks += leg.blocks
+            unacked_tokens += leg.waiting_tokens
+        waiting_blocks = -(-view.waiting_tokens // view.block_size)
+        free_blocks = view.free_blocks - waiting_blocks - unacked_blocks
+        layout = self.identity.fingerprint.layout
+        return Load(
+            replica_id=self.replica_id,
+            role=view.role,
+            cost=view.cost,
+            backlog_s=self.backlog_s,
+            running=view.running,
+            waiting=view.waiting + unacked_sequences,
+            decode_step_s=view.decode_step_s,
+            slack_s=allowed_slack_s(view, config.slack_rule, config.slack_quantile),
+            tightest_slack_s=allowed_slack_s(view, "min", 0.0),
+            free_blocks=free_blocks,
+            spare_blocks=free_blocks - view.running * -(-reserve // (2 * view.block_size)),
+            num_blocks=view.num_blocks,
+            block_size=view.block_size,
+            max_running=self.identity.max_running,
+            max_waiting=self.identity.max_waiting,
+            # a target already missed protects nothing
+            window_due_at=min((due_at for due_at in self.window.values() if due_at > now), default=None),
+            forced_at=self.forced_at,
+            closed=closed,
+            viewed_at=self.view_at,
+            incarnation=self.identity.incarnation,
+            waiting_tokens=view.waiting_tokens + unacked_tokens,
+            sending=view.sending,
+            kv_bytes_per_token=layout.bytes_per_token,
+            num_layers=layout.num_layers,
+        )

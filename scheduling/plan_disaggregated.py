@@ -1,0 +1,224 @@
+"""The disaggregated plan: prefill on one replica, decode on another, KV streamed between them (design §6).
+
+The decode replica is picked by room, the prefill replica by TTFT among those that have a usable link to it. All pairs
+of a small fleet are compared; in a large one the `FEW` roomiest decode replicas, each with the first `FEW` prefill
+replicas linked to it in order of TTFT. That is O(P log P + D log D) for P and D replicas, plus the links looked up in
+vain; never P x D predictions.
+
+The switch wait (exposed transfer, then the step in flight at the decode replica) counts into the TTFT target, as it
+does in the phased plan. Prefill elsewhere harms no running stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from contracts.handoff import LinkView
+from contracts.phase import Layout
+from scheduling.config import ClusterCoreConfig
+from scheduling.link_math import cautious_rate, exposed_transfer_s, is_sustainable, queued_transfer_s
+from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Handoff, Load
+from scheduling.plan_phased import prompt_fits, room_objection, slot_objection
+from scheduling.plan_predict import decode_step_s, meets_targets, prompt_prefill_s
+
+FEW = 4
+LATE_PROMPTS = 1
+"""A prompt that will miss its targets is sent to a prefill replica with at most so many others waiting."""
+JUST_REFUSED = "refused it just now"
+
+
+class NoPair(msgspec.Struct, frozen=True):
+    """Why there is no disaggregated plan. `unavailable`: not for want of room, so that waiting may not help."""
+
+    reason: str
+    unavailable: bool
+
+
+def plan_disaggregated(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | NoPair:
+    """The best pair with room: among those that meet both targets the cheapest, else the least late one."""
+    for name, loads in (("prefill", fleet.prefill), ("decode", fleet.decode)):
+        if not any(_why_never(ask, load) is None for load in loads):
+            told = "; ".join(f"{load.replica_id}: {_why_never(ask, load)}" for load in loads[:FEW])
+            return NoPair(told or f"no {name} replica", unavailable=True)
+    if ask.avoid_pairs and _all_failed(ask, fleet):
+        return NoPair("its hand-off failed between all pairs", unavailable=True)
+    objections: list[str] = []
+    givers = [load for load in fleet.prefill if _passes(load, _giver_objection(ask, load), objections)]
+    takers = [load for load in fleet.decode if _passes(load, _taker_objection(ask, load), objections)]
+    if not givers or not takers:
+        return NoPair("; ".join(objections[:FEW]), unavailable=False)
+    few = max(len(givers), len(takers)) if len(givers) * len(takers) <= FEW * FEW else FEW
+    best = _best_pair(ask, fleet, _by_ttft(ask, givers, config), _by_room(ask, takers), few, config)
+    if best is None:
+        return NoPair(_no_link(ask, fleet, givers, takers), unavailable=len(objections) == 0)
+    if not best.meets and best.handoff is not None:
+        waiting = best.handoff.giver.waiting
+        if waiting > LATE_PROMPTS or (ask.yields and waiting):
+            return NoPair(f"{best.handoff.giver.replica_id}: {waiting} prompts wait", unavailable=False)
+    return best
+
+
+def usable_link(fleet: FleetLoads, giver: Load, taker: Load) -> LinkView | str:
+    """The link from one replica to this very process of another, or why it cannot be used."""
+    link = fleet.links.get(giver.replica_id, {}).get(taker.replica_id)
+    if link is None:
+        return "not connected yet"
+    if link.why_not is not None:
+        return link.why_not
+    return link if link.peer_incarnation == taker.incarnation else "connected to an earlier process"
+
+
+def _best_pair(
+    ask: Ask,
+    fleet: FleetLoads,
+    givers: Sequence[Load],
+    takers: Sequence[Load],
+    few: int,
+    config: ClusterCoreConfig,
+) -> Candidate | None:
+    best: Candidate | None = None
+    takers_tried = 0
+    for taker in takers:
+        givers_tried = 0
+        for giver in givers:
+            if (giver.replica_id, taker.replica_id) in ask.avoid_pairs:
+                continue
+            link = usable_link(fleet, giver, taker)
+            if isinstance(link, str):
+                continue
+            candidate = pair_candidate(ask, giver, taker, link, config)
+            if best is None or _rank(candidate) < _rank(best):
+                best = candidate
+            givers_tried += 1
+            if givers_tried == few:
+                break
+        takers_tried += givers_tried > 0
+        if takers_tried == few:
+            break
+    return best
+
+
+def pair_candidate(ask: Ask, giver: Load, taker: Load, link: LinkView, config: ClusterCoreConfig) -> Candidate:
+    """The disaggregated plan on one pair, with its prediction and cost.
+
+    The decode replica reserves between two of its steps, while the prefill replica works on its backlog. The link is
+    shared by the transfers in flight, and carries the KV of the prompts that are computed before this one first.
+    """
+    age_s = link.age_s + max(0.0, ask.now - giver.viewed_at)
+    measured = cautious_rate(link, age_s, config.link_caution, config.link_spread_per_s)
+    rate = config.link_unmeasured_bytes_per_s if measured is None else measured
+    step_in_flight_s = taker.decode_step_s if taker.running else 0.0
+    start_s = max(step_in_flight_s, giver.backlog_s)
+    prefill_s = prompt_prefill_s(giver.cost, ask.prompt_tokens, config.prefill_chunk)
+    num_bytes = handoff_tokens(ask, giver.block_size) * giver.kv_bytes_per_token
+    ahead = giver.waiting_tokens * giver.kv_bytes_per_token + link.bytes_in_flight
+    exposed_s = link.latency_s + max(
+        exposed_transfer_s(num_bytes, giver.num_layers, prefill_s, rate / (1 + giver.sending)),
+        queued_transfer_s(num_bytes, ahead, start_s + prefill_s, rate),
+    )
+    transfer_s = num_bytes / rate + link.latency_s
+    busy = giver.backlog_s > 0 or giver.sending > 0
+    sustainable = not busy or is_sustainable(num_bytes, prefill_s, rate)
+    ttft_s = ask.waited_s + start_s + prefill_s
+    switch_wait_s = exposed_s + step_in_flight_s
+    tpot_s = decode_step_s(ask, taker)
+    return Candidate(
+        layout=Layout.DISAGGREGATED,
+        load=taker,
+        prefill_s=prefill_s,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        harm_s=0.0,
+        cost_s=prefill_s + exposed_s + config.link_cost * transfer_s,
+        meets=sustainable and meets_targets(ask, taker, ttft_s + switch_wait_s, tpot_s),
+        switch_wait_s=switch_wait_s,
+        handoff=Handoff(
+            giver=giver,
+            num_bytes=num_bytes,
+            bytes_per_s=rate,
+            link_age_s=None if measured is None else age_s,
+            transfer_s=transfer_s,
+            exposed_s=exposed_s,
+            sustainable=sustainable,
+        ),
+    )
+
+
+def handoff_tokens(ask: Ask, block_size: int) -> int:
+    """Tokens whose KV crosses: the prompt once, then for each further sequence what is not a full block."""
+    shared = (ask.prompt_tokens - 1) // block_size * block_size
+    return ask.prompt_tokens + (ask.num_sequences - 1) * (ask.prompt_tokens - shared)
+
+
+def _rank(candidate: Candidate) -> tuple[bool, float, float]:
+    first = candidate.cost_s if candidate.meets else candidate.ready_s
+    return not candidate.meets, first, candidate.ready_s
+
+
+def _passes(load: Load, why_not: str | None, objections: list[str]) -> bool:
+    if why_not is not None:
+        objections.append(f"{load.replica_id}: {why_not}")
+    return why_not is None
+
+
+def _why_never(ask: Ask, load: Load) -> str | None:
+    """Why a replica cannot take its leg however much room it gets, or None."""
+    if load.closed is not None:
+        return load.closed
+    if not prompt_fits(ask, load):
+        return f"prompt of {ask.prompt_tokens} tokens over its KV cache of {load.num_blocks * load.block_size}"
+    if ask.num_sequences > load.max_waiting:
+        return f"{ask.num_sequences} sequences over its waiting room of {load.max_waiting}"
+    return None
+
+
+def _giver_objection(ask: Ask, load: Load) -> str | None:
+    """Why the prompt has no place on a prefill replica now, or None. It needs blocks for the prompt only."""
+    if load.closed is not None:
+        return load.closed
+    if load.replica_id in ask.avoid:
+        return JUST_REFUSED
+    if load.waiting + ask.num_sequences > load.max_waiting:
+        return f"{load.waiting} waiting of {load.max_waiting}"
+    needed = -(-handoff_tokens(ask, load.block_size) // load.block_size)
+    if needed > load.free_blocks and not (load.idle and load.sending == 0 and needed <= load.num_blocks):
+        return f"{needed} KV blocks needed, {load.free_blocks} free"
+    return None
+
+
+def _taker_objection(ask: Ask, load: Load) -> str | None:
+    if load.replica_id in ask.avoid:
+        return JUST_REFUSED
+    return room_objection(ask, load) or slot_objection(ask, load)
+
+
+def _all_failed(ask: Ask, fleet: FleetLoads) -> bool:
+    """Whether the hand-off of this request failed between all replicas that are open."""
+    givers = [load.replica_id for load in fleet.prefill if load.closed is None]
+    takers = [load.replica_id for load in fleet.decode if load.closed is None]
+    return all((giver, taker) in ask.avoid_pairs for giver in givers for taker in takers)
+
+
+def _by_ttft(ask: Ask, givers: list[Load], config: ClusterCoreConfig) -> list[Load]:
+    if len(givers) < 2:
+        return givers
+    tokens, chunk = ask.prompt_tokens, config.prefill_chunk
+    return sorted(givers, key=lambda load: load.backlog_s + prompt_prefill_s(load.cost, tokens, chunk))
+
+
+def _by_room(ask: Ask, takers: list[Load]) -> list[Load]:
+    if len(takers) < 2:
+        return takers
+    return sorted(takers, key=lambda load: (decode_step_s(ask, load), -load.spare_blocks))
+
+
+def _no_link(ask: Ask, fleet: FleetLoads, givers: Sequence[Load], takers: Sequence[Load]) -> str:
+    told = []
+    for giver in givers[:FEW]:
+        for taker in takers[:FEW]:
+            pair = (giver.replica_id, taker.replica_id)
+            link = "its hand-off failed there" if pair in ask.avoid_pairs else usable_link(fleet, giver, taker)
+            told.append(f"{pair[0]}->{pair[1]}: {link}")
+    return "no usable link: " + "; ".join(told[:FEW])
