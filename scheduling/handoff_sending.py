@@ -41,7 +41,7 @@ def hand_over(state: ReplicaState, sequence: Sequence, logprobs: tuple[TokenLogp
     assert isinstance(leg, PrefillLeg)
     peer_id = leg.ticket.receiver_id
     links = state.links
-    hold_s = sender_hold_s(state.config, links.bytes_in_flight(peer_id), links.bytes_per_s(peer_id, now))
+    hold_s = sender_hold_s(state.config, links.bytes_in_flight(peer_id), links.bytes_per_s(peer_id))
     sequence.lease_until = now + hold_s
     state.start_sending(sequence, now)
     commit = CommitKV(request_id=sequence.request_id, token_ids=sequence.last_token, logprobs=logprobs)

@@ -1,8 +1,9 @@
 """The bandwidth of one link from measured transfers. Pure.
 
-Each sample weighs by its bytes (a sum of bytes over a sum of seconds), halved for every `half_life_s` of age. Two
-samples in a row that agree with each other and not with what was known mean that the link has changed: the older ones
-are dropped, so that any change of rate is followed with the second transfer after it, while a single outlier is not.
+Each sample weighs by its size (a sum of bytes over a sum of seconds); the weight halves for every `half_life_s` of age
+and falls to `KEPT` with each newer sample. Two samples in a row that agree with each other and not with what was known
+mean that the link has changed: the older ones are dropped. So a change of rate is followed within three transfers,
+a large one with the second, while a single outlier is not.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections import deque
 from dataclasses import dataclass
 
 MAX_SAMPLES = 16
+KEPT = 0.7
+MIN_S = 0.05
 CHANGED = 1.25
 """Rates further apart than this factor are not of the same link."""
 
@@ -31,7 +34,7 @@ class Sample:
 
 
 class LinkEstimate:
-    """Samples of one link. `min_bytes`: smaller transfers measure latency, not bandwidth, and are ignored."""
+    """Samples of one link. A transfer below `min_bytes` that took less than `MIN_S` tells about latency: ignored."""
 
     __slots__ = ("_half_life_s", "_min_bytes", "_samples")
 
@@ -42,49 +45,54 @@ class LinkEstimate:
 
     def add(self, num_bytes: int, duration_s: float, now: float) -> bool:
         """Take one measurement, of `duration_s` seconds. Returns whether it counted."""
-        if num_bytes < self._min_bytes or not 0.0 < duration_s < math.inf:
+        tiny = num_bytes < self._min_bytes and duration_s < MIN_S
+        if tiny or num_bytes <= 0 or not 0.0 < duration_s < math.inf:
             return False
         sample = Sample(num_bytes, duration_s, now)
-        known = self._rate(list(self._samples)[:-1], now)
-        if known is not None and self._changed(known, self._samples[-1].bytes_per_s, sample.bytes_per_s):
-            previous = self._samples[-1]
-            self._samples.clear()
-            self._samples.append(previous)
+        if len(self._samples) > 1:
+            known, previous = self._rate(list(self._samples)[:-1]), self._samples[-1]
+            if _changed(known, previous.bytes_per_s, sample.bytes_per_s):
+                self._samples.clear()
+                self._samples.append(previous)
         self._samples.append(sample)
         return True
 
-    def bytes_per_s(self, now: float) -> float | None:
+    @property
+    def bytes_per_s(self) -> float | None:
         """The estimate; None before the first measurement."""
-        return self._rate(list(self._samples), now)
+        return self._rate(list(self._samples)) if self._samples else None
 
-    def spread(self, now: float) -> float:
+    @property
+    def spread(self) -> float:
         """Relative standard deviation of the samples, weighted as in the estimate; 0 with fewer than two."""
-        rate = self.bytes_per_s(now)
-        if rate is None or len(self._samples) < 2:
+        if len(self._samples) < 2:
             return 0.0
-        weights = [s.num_bytes * self._weight(s, now) for s in self._samples]
-        total = sum(weights)
-        variance = sum(w * (s.bytes_per_s - rate) ** 2 for w, s in zip(weights, self._samples, strict=True)) / total
-        return math.sqrt(variance) / rate
+        samples = list(self._samples)
+        rate = self._rate(samples)
+        weights = [w * s.num_bytes for w, s in zip(self._weights(samples), samples, strict=True)]
+        squares = sum(w * (s.bytes_per_s - rate) ** 2 for w, s in zip(weights, samples, strict=True))
+        return math.sqrt(squares / sum(weights)) / rate
 
     def age_s(self, now: float) -> float | None:
         """Time since the last measurement that counted; None before the first."""
         return now - self._samples[-1].at_s if self._samples else None
 
-    def _weight(self, sample: Sample, now: float) -> float:
-        # Relative to the newest sample, so that an old estimate keeps its value instead of vanishing.
-        newest = self._samples[-1].at_s if self._samples else now
-        return math.pow(0.5, max(0.0, newest - sample.at_s) / self._half_life_s)
+    def _weights(self, samples: list[Sample]) -> list[float]:
+        """Relative to the newest, so that an old estimate keeps its value; its age is told beside it."""
+        newest = samples[-1].at_s
+        return [
+            math.pow(0.5, (newest - s.at_s) / self._half_life_s) * math.pow(KEPT, rank)
+            for rank, s in zip(range(len(samples) - 1, -1, -1), samples, strict=True)
+        ]
 
-    def _rate(self, samples: list[Sample], now: float) -> float | None:
-        if not samples:
-            return None
-        weights = [self._weight(s, now) for s in samples]
+    def _rate(self, samples: list[Sample]) -> float:
+        weights = self._weights(samples)
         seconds = sum(w * s.duration_s for w, s in zip(weights, samples, strict=True))
-        return sum(w * s.num_bytes for w, s in zip(weights, samples, strict=True)) / seconds if seconds > 0.0 else None
+        return sum(w * s.num_bytes for w, s in zip(weights, samples, strict=True)) / seconds
 
-    def _changed(self, known: float, previous: float, new: float) -> bool:
-        agree = max(previous, new) <= CHANGED * min(previous, new)
-        slower = max(previous, new) * CHANGED < known
-        faster = min(previous, new) > CHANGED * known
-        return agree and (slower or faster)
+
+def _changed(known: float, previous: float, new: float) -> bool:
+    agree = max(previous, new) <= CHANGED * min(previous, new)
+    slower = max(previous, new) * CHANGED < known
+    faster = min(previous, new) > CHANGED * known
+    return agree and (slower or faster)

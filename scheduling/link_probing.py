@@ -101,10 +101,10 @@ class LinkTable:
         """Granted to the peer and not acknowledged."""
         return sum(num_bytes for peer, num_bytes in self._granted.values() if peer == peer_id)
 
-    def bytes_per_s(self, peer_id: str, now: float) -> float | None:
+    def bytes_per_s(self, peer_id: str) -> float | None:
         """The estimated rate; None for an unknown peer and before the first measurement."""
         link = self._links.get(peer_id)
-        return None if link is None else link.estimate.bytes_per_s(now)
+        return None if link is None else link.estimate.bytes_per_s
 
     def next_probe(self, config: ReplicaCoreConfig, now: float) -> ProbeLink | None:
         """The probe to send now, if one is due: the link that was measured longest ago, the unmeasured first."""
@@ -122,7 +122,7 @@ class LinkTable:
         link = min(due, key=lambda candidate: _known_until(candidate, now))
         link.probed_at = self._probed_at = now
         self._probe_peer = link.peer_id
-        rate = link.estimate.bytes_per_s(now) or 0.0
+        rate = link.estimate.bytes_per_s or 0.0
         wanted = int(rate * config.link_probe_s)
         return ProbeLink(link.peer_id, min(config.link_probe_max_bytes, max(config.link_probe_min_bytes, wanted)))
 
@@ -137,8 +137,8 @@ class LinkTable:
             why_not=link.why_not,
             transport=link.transport,
             device=link.device,
-            bytes_per_s=link.estimate.bytes_per_s(now),
-            spread=link.estimate.spread(now),
+            bytes_per_s=link.estimate.bytes_per_s,
+            spread=link.estimate.spread,
             latency_s=link.latency_s,
             age_s=link.estimate.age_s(now) or 0.0,
             bytes_in_flight=self.bytes_in_flight(link.peer_id),

@@ -9,6 +9,7 @@ import pytest
 
 from contracts.batch import Batch, Chunk, SequenceStart, TokenLogprobs
 from contracts.errors import EngineFailure, ErrorInfo
+from contracts.handoff import DecodeLeg, PrefillLeg
 from contracts.phase import Role
 from contracts.replica_io import (
     Emit,
@@ -121,6 +122,8 @@ class ReplicaLab:
         for output in outputs:
             record = self.got[output.request_id]
             assert record.finish is None, "an output after the end"
+            made = len(self.requests[output.request_id].output_token_ids) + len(record.tokens)
+            assert output.first_index == made, "an output that says the wrong place"
             record.tokens += output.token_ids
             record.token_times += [self.now] * len(output.token_ids)
             for part in output.prompt_logprobs:
@@ -144,8 +147,10 @@ class ReplicaLab:
         waited_s: float = 0.0,
         submit_index: int = 0,
         sampling: SamplingParams | None = None,
+        leg: PrefillLeg | DecodeLeg | None = None,
+        output: tuple[int, ...] = (),
     ) -> Ended:
-        """A request of so many (distinct to it) prompt tokens, or of these tokens."""
+        """A request of so many (distinct to it) prompt tokens, or of these tokens; `output` was made elsewhere."""
         if isinstance(prompt, int):
             seed = sum(map(ord, request_id))
             prompt = tuple(3 + (seed * 31 + i * 7 + i * i * seed) % 60 for i in range(prompt))
@@ -157,6 +162,8 @@ class ReplicaLab:
             priority=priority,
             waited_s=waited_s,
             submit_index=submit_index,
+            leg=leg,
+            output_token_ids=output,
         )
         record = self.got[request_id] = Ended()
         self.requests[request_id] = request
@@ -188,7 +195,8 @@ class ReplicaLab:
         """The tokens received are those of an undisturbed run."""
         request, record = self.requests[request_id], self.got[request_id]
         start = SequenceStart(request_id, request.prompt_token_ids, request.sampling)
-        assert tuple(record.tokens) == self.engine.expected_output(start, len(record.tokens))
+        output = (*request.output_token_ids, *record.tokens)
+        assert output == self.engine.expected_output(start, len(output))
 
     def finish(self) -> None:
         """Run to the end: no fault at the engine, nothing left, every accepted request ended once and right."""
