@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import sys
 from urllib.parse import urlsplit
 
 from kvtransfer.protocol import TransferError
+
+_BYTES_ACKED_AT = 120  # in struct tcp_info, since Linux 4.1
 
 
 def format_endpoint(scheme: str, host: str, port: int) -> str:
@@ -67,3 +70,12 @@ def tune(sock: socket.socket, silence_s: float) -> None:
     for name, value in options.items():
         if hasattr(socket, name):  # not every system has all of them
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def acknowledged_bytes(sock: socket.socket) -> int:
+    """How many bytes the peer acknowledged so far (`tcpi_bytes_acked`); 0 where the kernel does not say."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED_AT + 8)
+    except (OSError, AttributeError):
+        return 0
+    return int.from_bytes(info[_BYTES_ACKED_AT:], sys.byteorder)

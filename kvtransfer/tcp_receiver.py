@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import ssl
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ READS_PER_TURN = 4
 ADMISSION_S = 2.0
 MAX_STRANGERS = 64
 MAX_CONNECTIONS = 1024
+ACCEPT_PAUSE_S = 0.2
+OUT_OF_SOMETHING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Pipe(Protocol):
@@ -42,6 +45,7 @@ class Connection:
     def __init__(self, receiver: TcpReceiver, reader: PutReader, now: float) -> None:
         self.reader = reader
         self.pipe: Pipe | None = None
+        self.over = False
         self.began_at = self.moved_at = now
         self._receiver = receiver
 
@@ -57,11 +61,11 @@ class Connection:
             return False
         if self.reader.ended:
             self.end()
-        return not self.reader.ended
+        return not self.over
 
     def lost(self) -> None:
         """The peer closed, or the connection broke."""
-        if not self.reader.between_puts and self.reader.admitted and not self.reader.ended:
+        if not self.over and self.reader.admitted and not self.reader.between_puts:
             self._receiver.counters.broken_connections += 1
         self.end()
 
@@ -73,6 +77,7 @@ class Connection:
 
     def end(self) -> None:
         """Close it; its put writes no more. Idempotent."""
+        self.over = True
         self.reader.cut()
         self._receiver.forget(self)
         if self.pipe is not None:
@@ -127,6 +132,8 @@ class TlsPipe(asyncio.BufferedProtocol):
         """The handshake succeeded."""
         self._transport = cast(asyncio.Transport, transport)
         self._connection.pipe = self
+        if self._connection.over:  # the receiver closed, or lost its patience, meanwhile
+            self._connection.end()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes belong."""
@@ -181,6 +188,7 @@ class TcpReceiver:
         self._connections: set[Connection] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._watch_timer: asyncio.TimerHandle | None = None
+        self._accept_timer: asyncio.TimerHandle | None = None
         self._endpoint = ""
 
     @property
@@ -213,8 +221,9 @@ class TcpReceiver:
             listener.close()
         for connection in list(self._connections):
             connection.end()
-        if self._watch_timer is not None:
-            self._watch_timer.cancel()
+        for timer in (self._watch_timer, self._accept_timer):
+            if timer is not None:
+                timer.cancel()
         handshakes = list(self._handshakes)
         for task in handshakes:
             task.cancel()
@@ -228,7 +237,10 @@ class TcpReceiver:
         assert self._listener is not None
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # it left again, or we are out of descriptors: nothing to answer
+        except OSError as error:
+            if error.errno in OUT_OF_SOMETHING:  # the listener stays readable: look away for a while
+                self._loop.remove_reader(self._listener)
+                self._accept_timer = self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
             return
         strangers = sum(not connection.reader.admitted for connection in self._connections)
         if strangers >= MAX_STRANGERS or len(self._connections) >= MAX_CONNECTIONS:
@@ -248,6 +260,10 @@ class TcpReceiver:
             task.add_done_callback(self._handshakes.discard)
         if self._watch_timer is None:
             self._watch()
+
+    def _accept_again(self) -> None:
+        if self._listener is not None:
+            self._loop.add_reader(self._listener, self._accept)
 
     async def _encrypt(self, sock: socket.socket, connection: Connection) -> None:
         """Handshake with a new connection; one that fails is a stranger."""

@@ -14,10 +14,11 @@ from typing import Protocol, cast
 
 from kvtransfer.protocol import TransferError
 from kvtransfer.put_stream import ACCEPTED, END_HEADER, ENDED, MAX_PIECES, advance, preamble, put_header
+from kvtransfer.sockets import acknowledged_bytes
 
 FLUSH_S = 5.0
 TURN_BYTES = 16 << 20
-TLS_PIECE_BYTES = 64 << 10  # small: a slow link must be seen to move
+TLS_PIECE_BYTES = 256 << 10
 
 
 class Answers:
@@ -133,17 +134,22 @@ class PlainChannel:
         self._since_turn = 0
         self._writable = self._loop.create_future()
         self._loop.add_writer(self._sock, self._wake)
-        timer = self._loop.call_later(self._silence_s, self._stalled)
+        self._timer = self._loop.call_later(self._silence_s, self._look, acknowledged_bytes(self._sock))
         try:
             await self._writable
         finally:
-            timer.cancel()
+            self._timer.cancel()
             self._writable = None
             if self._open:
                 self._loop.remove_writer(self._sock)
         self._check()
 
-    def _stalled(self) -> None:
+    def _look(self, before: int) -> None:
+        """A third of a large buffer must be free before the socket counts as writable: a slow link may still move."""
+        now = acknowledged_bytes(self._sock)
+        if now > before:
+            self._timer = self._loop.call_later(self._silence_s, self._look, now)
+            return
         self.answers.lose(f"the peer took nothing for {self._silence_s:g} s")
         self._wake()
 
@@ -207,10 +213,21 @@ class TlsChannel(asyncio.Protocol):
                 if self._transport is None or self.answers.lost is not None:
                     raise TransferError(self.answers.lost or "the connection ended")
                 self._transport.write(view[start : start + TLS_PIECE_BYTES])
-                async with asyncio.timeout(self._silence_s):
-                    while self._paused:
-                        await self.answers.changed()
+                while self._paused and self._transport is not None:
+                    await self._until_moved()
         await asyncio.sleep(0)
+
+    async def _until_moved(self) -> None:
+        """Until something changed or left the socket. Raises `TimeoutError` when nothing did."""
+        assert self._transport is not None
+        sock: socket.socket = self._transport.get_extra_info("socket")
+        before = acknowledged_bytes(sock)
+        try:
+            async with asyncio.timeout(self._silence_s):
+                await self.answers.changed()
+        except TimeoutError:
+            if acknowledged_bytes(sock) <= before:
+                raise
 
     def abort(self) -> None:
         """See `Channel`."""
