@@ -6,6 +6,7 @@ that dials sends KV. Durations only, never points in time. Ticket ids are the 32
 
 from __future__ import annotations
 
+import hashlib
 import struct
 
 import msgspec
@@ -121,8 +122,8 @@ class Stopped(_Message, frozen=True):
 
 
 class ProbeBegin(_Message, frozen=True):
-    """Sender: puts of `num_bytes` in all go into the scratch slot, noted with `probe_id`. `verify`: none overlaps another,
-    so that their digests can be checked."""
+    """Sender: puts of `num_bytes` in all go into the scratch slot, noted with `probe_id`. `verify`: none of them
+    overlaps another one, so that their digests can be checked."""
 
     probe_id: int
     num_bytes: int
@@ -223,3 +224,8 @@ def slot_id(ticket_id: str) -> bytes:
 def put_digest(offset: int, length: int, digest: int) -> int:
     """One put's part of a commit's digest: the bytes and where they went."""
     return xxhash.xxh3_64_intdigest(struct.pack(">QQQ", offset, length, digest))
+
+
+def ticket_name(ticket_id: str) -> bytes:
+    """What a ticket is called where those who do not hold it may listen."""
+    return hashlib.sha256(b"ticket " + ticket_id.encode()).digest()[:16]

@@ -1,0 +1,198 @@
+"""The data plane of one replica, on its loop: what links, door, sender and receiver have to do with one another."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+
+from contracts.handoff import KVTicket, Peer
+from kvtransfer.config import TransferConfig
+from kvtransfer.counters import TransferCounters
+from kvtransfer.door import Door, Guest
+from kvtransfer.events import TransferEvent
+from kvtransfer.intake import Intake
+from kvtransfer.interfaces import local_choice
+from kvtransfer.links import Links
+from kvtransfer.probe import PIECE_BYTES
+from kvtransfer.protocol import TransferError, Transport
+from kvtransfer.receiver import Receiver
+from kvtransfer.sender import Sender
+from kvtransfer.session import Dialling, Session
+from kvtransfer.spans import Pool
+from kvtransfer.tls import TlsFiles, client_context, server_context
+from kvtransfer.transports import all_transports
+from kvtransfer.wire import Expect, Identity, Message, ticket_name
+
+TICK_S = 0.1
+
+
+class Plane:
+    """Everything of one service that lives on its loop. `sender` and `receiver` do the hand-offs."""
+
+    def __init__(
+        self,
+        config: TransferConfig,
+        key: bytes,
+        identity: Identity,
+        pool: Pool,
+        memory: memoryview,
+        on_event: Callable[[TransferEvent], None],
+        counters: TransferCounters,
+        transports: Sequence[Transport] | None,
+    ) -> None:
+        self._config = config
+        self._choice = local_choice(config.host, config.device)
+        self._tls = TlsFiles(config.tls_cert, config.tls_key, config.tls_ca) if config.tls else None
+        self._left_out: list[str] = []
+        chosen = tuple(transports) if transports is not None else self._usable(config)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.sender = Sender(
+            pool,
+            memory,
+            on_event,
+            self._spawn,
+            counters,
+            chunk_bytes=config.chunk_bytes,
+            window=config.window,
+            max_tickets=config.max_concurrent_transfers,
+            silence_s=config.silence_s,
+        )
+        self.receiver = Receiver(pool, memory, on_event, self._spawn, counters, silence_s=config.silence_s)
+        self._intake = Intake(chosen, memory, self.receiver.on_landed, self._on_scratch)
+        self.receiver.attach(self._intake)
+        self._door = Door(
+            self._intake,
+            identity,
+            key,
+            counters,
+            handshake_s=config.connect_deadline_s,
+            silence_s=config.silence_s,
+            on_message=self._from_sender,
+            on_gone=self.receiver.on_gone,
+        )
+        dialling = Dialling(
+            identity=identity,
+            key=key,
+            transports=chosen,
+            memory=memory,
+            pattern=memoryview(bytearray(secrets.token_bytes(PIECE_BYTES))),
+            tls=client_context(self._tls) if self._tls is not None else None,
+            deadline_s=config.connect_deadline_s,
+            silence_s=config.silence_s,
+        )
+        self._links = Links(
+            dialling,
+            on_event,
+            on_up=self.sender.on_up,
+            on_down=self.sender.on_down,
+            on_message=self._from_receiver,
+            busy=self.sender.busy,
+        )
+        self._schemes = ", ".join(transport.scheme for transport in chosen)
+        self.description = f"transports {self._schemes}; not started"
+
+    async def start(self) -> tuple[str, ...]:
+        """Listen. Raises `TransferError`; then `close` frees what was opened."""
+        await self._intake.start()
+        tls = server_context(self._tls) if self._tls is not None else None
+        endpoint = await self._door.start(self._choice.address, self._config.port, tls)
+        self._endpoint = endpoint
+        self._describe()
+        return (endpoint,)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Keep deadlines until `stop`."""
+        loop = asyncio.get_running_loop()
+        while not stop.is_set():
+            self.sender.tick(loop.time())
+            self.receiver.tick(loop.time())
+            self._describe()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await stop.wait()
+
+    async def close(self, deadline_s: float) -> None:
+        """End all connections and tasks, within the deadline one way or the other."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(deadline_s, 0.5)):
+                await self._links.close()
+                await self._door.close("this replica ends")
+                await self._intake.close()
+                if self._tasks:
+                    await asyncio.wait(self._tasks)
+
+    # --- the owner
+
+    def set_peers(self, peers: Sequence[Peer]) -> None:
+        """See `TransferService`."""
+        self._links.set_peers(peers)
+
+    def probe(self, peer_id: str, num_bytes: int) -> None:
+        """See `TransferService`."""
+        self._links.probe(peer_id, num_bytes)
+
+    def reserve(self, ticket: KVTicket, sender_id: str) -> None:
+        """See `TransferService`."""
+        self.receiver.reserve(ticket, sender_id, self._door.guests.get(sender_id))
+
+    def expected(self, ticket_id: str, expected_s: float) -> None:
+        """See `TransferService`. The receiver is not known by the id alone, so every peer is told, by a name that
+        says nothing to those who do not hold the ticket."""
+        message = Expect(name=ticket_name(ticket_id), expected_s=expected_s)
+        for session in self._links.sessions():
+            session.channel.send(message)
+
+    def send(self, ticket: KVTicket, blocks: Sequence[int], ready_tokens: int) -> None:
+        """See `TransferService`."""
+        session = self._links.session(ticket.receiver_id, ticket.receiver_incarnation)
+        self.sender.send(ticket, blocks, ready_tokens, session)
+
+    def stop(self, ticket_id: str, reason: str) -> None:
+        """See `TransferService`."""
+        if ticket_id in self.sender:
+            self.sender.stop(ticket_id, reason)
+        else:
+            self.receiver.stop(ticket_id, reason)
+
+    # --- inside
+
+    def _usable(self, config: TransferConfig) -> tuple[Transport, ...]:
+        found = []
+        for scheme, transport in all_transports(config).items():
+            if config.transport != scheme and (config.transport != "auto" or scheme == "loopback"):
+                continue
+            why_not = transport.unavailable()
+            if why_not is None:
+                found.append(transport)
+            else:
+                self._left_out.append(f"{scheme}: {why_not}")
+        if not found:
+            raise TransferError(f"no transport can be used here: {'; '.join(self._left_out) or config.transport}")
+        return tuple(found)
+
+    def _on_scratch(self, slot_id: bytes, offset: int, length: int, note: bytes) -> None:
+        self._door.on_scratch(slot_id, offset, length, note)
+
+    def _from_sender(self, guest: Guest, message: Message) -> None:
+        self.receiver.on_message(guest, message)
+
+    def _from_receiver(self, session: Session, message: Message) -> None:
+        self.sender.on_message(session, message)
+
+    def _spawn(self, step: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(step)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _describe(self) -> None:
+        links = "; ".join(
+            f"to {session.peer.replica_id} by {session.scheme} over {session.device}, "
+            f"{session.bytes_per_s / 1e6:.1f} MB/s, {1e3 * session.latency_s:.2f} ms"
+            for session in self._links.sessions()
+        )
+        left_out = f"; not used: {'; '.join(self._left_out)}" if self._left_out else ""
+        where = f"{self._endpoint}, {self._choice}"
+        self.description = f"{where}; transports {self._schemes}{left_out}; links: {links or 'none yet'}"

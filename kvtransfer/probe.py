@@ -1,0 +1,176 @@
+"""Measuring a link with bytes that nobody needs, and proving a connection before anything depends on it.
+
+The receiver has scratch memory: a small test region per session, whose content is checked, and one area into which the
+pieces of all probes go, one over the other. The estimate is the receiver's: the tail of the landings. A probe is small
+pieces, a few at a time, and gives way as soon as a real transfer begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median_low
+
+import xxhash
+
+from kvtransfer.channel import Channel
+from kvtransfer.protocol import BulkSender, Span, TransferError
+from kvtransfer.rate import tail
+from kvtransfer.wire import PROBE_NOTE, ProbeBegin, ProbeResult
+
+TEST_BYTES = 64 << 10
+TEST_REGIONS = 32
+PIECE_BYTES = 256 << 10
+AREA_PIECES = 4
+SCRATCH_BYTES = TEST_REGIONS * TEST_BYTES + AREA_PIECES * PIECE_BYTES
+PIECES_UNDER_WAY = 2
+PIECE_S = 0.01
+MIN_PROBE_S = 0.05
+MAX_PROBE_BYTES = 64 << 20
+ROUNDS = 3
+ENLARGEMENTS = 4
+
+
+def scratch_spans(session_number: int) -> tuple[Span, Span]:
+    """The byte space of a session's scratch slot: its test region, then the area of all probes."""
+    region = session_number % TEST_REGIONS
+    return (
+        Span(region * TEST_BYTES, TEST_BYTES),
+        Span(TEST_REGIONS * TEST_BYTES, AREA_PIECES * PIECE_BYTES),
+    )
+
+
+class Prober:
+    """The sending side of one session's probes."""
+
+    def __init__(self, channel: Channel, bulk: BulkSender, scratch_slot: bytes, pattern: memoryview) -> None:
+        self._channel = channel
+        self._bulk = bulk
+        self._slot = scratch_slot
+        self._pattern = pattern
+        self._next_id = secrets.randbits(31)
+        self._waiting: tuple[int, asyncio.Future[ProbeResult]] | None = None
+
+    def on_result(self, result: ProbeResult) -> None:
+        """The receiver's answer."""
+        if self._waiting is not None and self._waiting[0] == result.probe_id and not self._waiting[1].done():
+            self._waiting[1].set_result(result)
+
+    async def self_test(self) -> float:
+        """One put whose bytes the receiver checks. Returns its round trip in seconds. Raises `TransferError`."""
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        answer = self._begin(TEST_BYTES, verify=True)
+        await self._put(0, TEST_BYTES)
+        result = await answer
+        if not result.intact:
+            raise TransferError("the self-test arrived changed")
+        return loop.time() - start
+
+    async def once(self, num_bytes: int, bytes_per_s: float, busy: Callable[[], bool]) -> ProbeResult | None:
+        """One probe of about `num_bytes`; None when it gave way to a real transfer. Raises `TransferError`."""
+        piece = max(16 << 10, min(PIECE_BYTES, int(bytes_per_s * PIECE_S))) if bytes_per_s > 0 else PIECE_BYTES
+        count = max(4, -(-num_bytes // piece))
+        answer = self._begin(count * piece, verify=False)
+        free = asyncio.Semaphore(PIECES_UNDER_WAY)
+        gave_way = False
+
+        async def put(index: int) -> None:
+            nonlocal gave_way
+            async with free:
+                gave_way = gave_way or busy()
+                if not gave_way:
+                    await self._put(TEST_BYTES + index % AREA_PIECES * PIECE_BYTES, piece)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for index in range(count):
+                    tasks.create_task(put(index))
+        except ExceptionGroup as failed:
+            first = failed.exceptions[0]
+            if not isinstance(first, TransferError):
+                raise
+            raise TransferError(f"a probe failed: {first}") from first
+        return None if gave_way else await answer
+
+    async def measure(self, num_bytes: int, bytes_per_s: float, busy: Callable[[], bool]) -> tuple[int, float] | None:
+        """Bytes and seconds of the median of three probes, each of at least 50 ms; None when they gave way."""
+        found: list[ProbeResult] = []
+        enlarged = 0
+        while len(found) < ROUNDS:
+            result = None if busy() else await self.once(num_bytes, bytes_per_s, busy)
+            if result is None:
+                return None
+            if result.tail_s <= 0.0 or result.tail_bytes <= 0:
+                needed = 4 * num_bytes
+            else:
+                bytes_per_s = result.tail_bytes / result.tail_s
+                needed = int(bytes_per_s * MIN_PROBE_S * 1.2)
+            if needed > 1.2 * num_bytes and num_bytes < MAX_PROBE_BYTES and enlarged < ENLARGEMENTS:
+                num_bytes = min(needed, MAX_PROBE_BYTES)
+                enlarged += 1
+                found.clear()
+                continue
+            found.append(result)
+        rates = {result.tail_bytes / result.tail_s: result for result in found if result.tail_s > 0.0}
+        if not rates:
+            return None
+        middle = rates[median_low(rates)]
+        return middle.tail_bytes, middle.tail_s
+
+    def _begin(self, num_bytes: int, *, verify: bool) -> asyncio.Future[ProbeResult]:
+        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        answer: asyncio.Future[ProbeResult] = asyncio.get_running_loop().create_future()
+        self._waiting = (self._next_id, answer)
+        self._channel.send(ProbeBegin(probe_id=self._next_id, num_bytes=num_bytes, verify=verify))
+        return answer
+
+    async def _put(self, offset: int, length: int) -> None:
+        source = self._pattern[:length]
+        note = PROBE_NOTE.pack(0, self._next_id, xxhash.xxh3_64_intdigest(source))
+        await self._bulk.put(self._slot, offset, [source], note)
+
+
+@dataclass(slots=True)
+class ProbeReceipt:
+    """The receiving side of one session's probes: at most one at a time, a new one replaces the last."""
+
+    spans: tuple[Span, Span]
+    current: ProbeBegin | None = None
+    intact: bool = True
+    landings: list[tuple[float, int]] = field(default_factory=list)
+    early: list[tuple[float, int, int, bytes]] = field(default_factory=list)
+
+    def begin(self, probe: ProbeBegin, scratch: memoryview) -> ProbeResult | None:
+        """The sender announced a probe. Its puts go another way and may be here already."""
+        self.current, self.intact, self.landings = probe, 0 < probe.num_bytes <= 2 * MAX_PROBE_BYTES, []
+        if not self.intact:
+            self.current = None
+            return ProbeResult(probe_id=probe.probe_id, intact=False, tail_bytes=0, tail_s=0.0)
+        early, self.early = self.early, []
+        result = None
+        for now, offset, length, note in early:
+            result = self.landed(now, offset, length, note, scratch) or result
+        return result
+
+    def landed(self, now: float, offset: int, length: int, note: bytes, scratch: memoryview) -> ProbeResult | None:
+        """A piece is there; the result when it was the last one."""
+        if len(note) != PROBE_NOTE.size:
+            return None
+        _, probe_id, digest = PROBE_NOTE.unpack(note)
+        probe = self.current
+        if probe is None or probe.probe_id != probe_id:
+            if len(self.early) < 4 * PIECES_UNDER_WAY:
+                self.early.append((now, offset, length, note))
+            return None
+        self.landings.append((now, length))
+        if probe.verify:
+            base = self.spans[0].offset + offset
+            self.intact = self.intact and xxhash.xxh3_64_intdigest(scratch[base : base + length]) == digest
+        if sum(count for _, count in self.landings) < probe.num_bytes:
+            return None
+        self.current = None
+        tail_bytes, tail_s = tail(self.landings) or (0, 0.0)
+        return ProbeResult(probe_id=probe_id, intact=self.intact, tail_bytes=tail_bytes, tail_s=tail_s)
