@@ -20,6 +20,7 @@ from starlette.requests import Request
 from contracts.errors import ConfigError, ErrorInfo, InvalidRequest, PhaseServeError, RequestTimeout
 from engine.checkpoint.model_files import ModelFiles
 from engine.checkpoint.resolve import resolve_model
+from router.answer_headers import kept_headers
 from router.chat_template import ChatTemplate
 from router.client_text import clip
 from router.config import RouterConfig
@@ -120,7 +121,8 @@ async def _named_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, PhaseServeError)
     # A client that waited for "100 Continue", or was too slow, may go on with the body or not: nothing can follow it.
     closes = error.status == RequestTimeout.status or "expect" in request.headers
-    return _error(error.info(), {"connection": "close"} if closes else None)
+    headers = {"connection": "close"} if closes else {}
+    return _error(error.info(), kept_headers(request) | headers)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

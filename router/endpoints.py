@@ -14,6 +14,7 @@ from fastapi.responses import Response
 from starlette.requests import Request
 
 from contracts.errors import Overloaded, PhaseServeError, UnknownModel
+from router.answer_headers import answer_headers, keep_headers
 from router.client_text import clip
 from router.config import RouterConfig
 from router.event_stream import EventStream
@@ -23,12 +24,12 @@ from router.generation import Endpoint, Generation
 from router.http_body import OpenBodies, read_body
 from router.intake import Intake
 from router.metrics import RouterMetrics, outcome_of_status
+from router.shown import shown_decision, shown_fleet
 from router.token_table import TokenTable
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 _PREFIX = {Endpoint.CHAT: "chatcmpl", Endpoint.COMPLETIONS: "cmpl"}
 READ = ["GET", "HEAD"]
-REASON_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,12 @@ def build_routes(served: Served) -> APIRouter:
 
     @routes.api_route("/decisions", methods=READ)
     async def decisions(limit: int = Query(default=100, ge=1, le=10_000)) -> Response:
-        newest = served.fleet.core.decisions()[:limit]
+        newest = [shown_decision(decision) for decision in served.fleet.core.decisions()[:limit]]
         return _json({"decisions": newest, "fleet": served.fleet.core.snapshot(time.monotonic())})
+
+    @routes.api_route("/fleet", methods=READ)
+    async def fleet() -> Response:
+        return _json(shown_fleet(served.fleet, time.monotonic()))
 
     return routes
 
@@ -101,12 +106,13 @@ async def _generate(request: Request, served: Served, endpoint: Endpoint) -> Res
         raise
     with ExitStack() as until_answered:
         exchange = until_answered.enter_context(_open(request, served, generation, arrived_s))
+        until_answered.callback(keep_headers, request, exchange.call, client_id)  # for an error
         if generation.stream:
             first = await exchange.first()
             until_answered.pop_all()  # from here on the stream closes it
-            return EventStream(exchange, first, _headers(exchange, client_id))
+            return EventStream(exchange, first, answer_headers(exchange.call, client_id))
         answer = await exchange.whole()
-    return Response(answer, media_type="application/json", headers=_headers(exchange, client_id))
+    return Response(answer, media_type="application/json", headers=answer_headers(exchange.call, client_id))
 
 
 async def _judged(request: Request, served: Served, endpoint: Endpoint, request_id: str) -> Generation:
@@ -142,22 +148,6 @@ def _ids(request: Request, endpoint: Endpoint) -> tuple[str, str]:
     theirs = request.headers.get("x-request-id", "")
     client_id = theirs if _CLIENT_ID.match(theirs) else uuid.uuid4().hex
     return client_id, f"{_PREFIX[endpoint]}-{client_id}"
-
-
-def _headers(exchange: Exchange, client_id: str) -> dict[str, str]:
-    """What was decided, for whoever looks."""
-    headers = {"x-request-id": client_id}
-    plan = exchange.call.flights[0].plan
-    if plan is not None:
-        headers["x-phaseserve-layout"] = plan.layout.value
-        headers["x-phaseserve-replica"] = _header_text(plan.replica_id)
-        headers["x-phaseserve-reason"] = _header_text(plan.reason)
-        headers["x-phaseserve-predicted-ttft-s"] = f"{plan.prediction.ttft_s:.4f}"
-    return headers
-
-
-def _header_text(text: str) -> str:
-    return "".join(char if " " <= char <= "~" else "?" for char in text[:REASON_CHARS])
 
 
 def _model(served: Served, name: str) -> dict[str, object]:

@@ -36,7 +36,7 @@ from contracts.errors import ErrorInfo, PhaseServeError, Unavailable, error_from
 from contracts.handoff import KVTicket
 from contracts.model import ModelSpec
 from contracts.replica_io import SequenceOutput
-from contracts.views import ReplicaView
+from contracts.views import ReplicaIdentity, ReplicaView
 from router.call import Call
 from router.config import RouterConfig
 from router.deliveries import Deliveries
@@ -117,6 +117,10 @@ class Fleet:
         """Tokens of prompt and output that every live replica can hold (a replica may hold less than the model)."""
         own = self._config.max_context or self._spec.max_context
         return min(own, *self._contexts.values()) if self._contexts else own
+
+    def identity_of(self, replica_id: str) -> ReplicaIdentity | None:
+        """What a joined replica said about itself."""
+        return self._peers.identity_of(replica_id)
 
     def not_ready(self) -> str | None:
         """None when a token could be produced now, else why not."""

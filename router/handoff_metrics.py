@@ -23,20 +23,20 @@ class Handoff(StrEnum):
 
 
 class Fallback(StrEnum):
-    """Why a layout that was asked for was not had: the first of these whose word is in the plan's sentence."""
+    """Why a layout that was asked for was not had: the first of these one of whose words is in the plan's sentence."""
 
     HANDOFF_FAILED = "handoff_failed"
-    LINK = "link"
-    PREFILL = "prefill"
-    DECODE = "decode"
+    HANDOFF_WORSE = "handoff_worse"
+    NO_LINK = "no_link"
+    NO_REPLICA = "no_replica"
     OTHER = "other"
 
 
 _WORDS = (
-    (Fallback.HANDOFF_FAILED, ("hand-off", "handoff", "hand over", "handed over")),
-    (Fallback.LINK, ("link", "fingerprint", "peer", "connection")),
-    (Fallback.PREFILL, ("prefill",)),
-    (Fallback.DECODE, ("decode",)),
+    (Fallback.HANDOFF_FAILED, ("hand-off failed",)),
+    (Fallback.HANDOFF_WORSE, ("hand-off would be worse",)),
+    (Fallback.NO_LINK, ("link", "connected", "fingerprint")),
+    (Fallback.NO_REPLICA, ("replica", "draining", "view", "step")),
 )
 
 

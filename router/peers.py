@@ -36,6 +36,11 @@ class PeerLists:
         known = self._known.get(replica_id)
         return None if known is None else known.role
 
+    def identity_of(self, replica_id: str) -> ReplicaIdentity | None:
+        """As it was said at the handshake."""
+        known = self._known.get(replica_id)
+        return None if known is None else known.identity
+
     def changed_role(self, replica_id: str, role: Role) -> None:
         """A view says that it is another now."""
         self._known[replica_id].role = role

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import pytest_asyncio
 import zmq
@@ -17,6 +18,7 @@ from tokenizers import Tokenizer
 from contracts import wire
 from contracts.batch import PromptLogprobs, TokenLogprobs
 from contracts.errors import ErrorInfo
+from contracts.handoff import DecodeLeg, HandoffReport, KVTicket, LinkView, Peer, PrefillLeg
 from contracts.kv import Fingerprint, KVLayout
 from contracts.phase import Phase, Role
 from contracts.replica_io import SequenceOutput, SequenceUsage
@@ -43,11 +45,37 @@ def identity_of(files: ModelFiles, replica_id: str, incarnation: str) -> Replica
     )
 
 
+class DataPlane:
+    """The KV on its way, as far as a router's tests need it: under each ticket the first token that the sender sampled.
+
+    Shared by the replicas of a test; a ticket that nobody issued does not exist here.
+    """
+
+    def __init__(self) -> None:
+        self.slots: dict[str, asyncio.Future[int]] = {}
+
+    def issue(self, receiver: ReplicaIdentity, request: Request) -> KVTicket:
+        ticket = KVTicket(
+            ticket_id=f"{len(self.slots):032x}",
+            receiver_id=receiver.replica_id,
+            receiver_incarnation=receiver.incarnation,
+            num_tokens=len(request.prompt_token_ids) + len(request.output_token_ids),
+            skip_tokens=0,
+            blocks=(0,),
+            block_size=16,
+            lease_s=5.0,
+        )
+        self.slots[ticket.ticket_id] = asyncio.get_running_loop().create_future()
+        return ticket
+
+
 class ScriptedReplica:
     """Speaks the wire protocol; every sequence gets `reply(request)` and, if it fits, an end token.
 
     `pace_s` between outputs, `per_output` tokens in each; with `gate` cleared nothing is produced. It remembers what
-    it was told (`submits`, `cancelled`, `leases`) and which sequences are alive (`alive`).
+    it was told (`submits`, `cancelled`, `leases`, `peers`) and which sequences are alive (`alive`).
+
+    With a leg it plays its part of a hand-off over the `plane` that it shares with the other side: see `pools`.
     """
 
     def __init__(self, files: ModelFiles, tokenizer: Tokenizer, replica_id: str = "r0") -> None:
@@ -74,6 +102,17 @@ class ScriptedReplica:
         port = self._socket.bind_to_random_port("tcp://127.0.0.1")
         self.endpoint = f"tcp://127.0.0.1:{port}"
         self._peers: set[bytes] = set()
+        self.role = Role.MIXED
+        self.links: tuple[LinkView, ...] = ()
+        self.plane = DataPlane()
+        self.may_reserve = asyncio.Event()
+        self.may_reserve.set()
+        self.may_receive = asyncio.Event()
+        self.may_receive.set()
+        self.fail_receive: ErrorInfo | None = None
+        self.say_first = True
+        self.cached_tokens = 0
+        self.peers: list[tuple[Peer, ...]] = []
         self._steps = itertools.count(1)
         self._acked = 0
         self._tasks = [asyncio.ensure_future(part()) for part in (self._serve, self._beat)]
@@ -100,8 +139,9 @@ class ScriptedReplica:
         return ReplicaView(
             replica_id=self.identity.replica_id,
             incarnation=self.identity.incarnation,
-            role=Role.MIXED,
+            role=self.role,
             phase=Phase.MIXED,
+            links=self.links,
             draining=False,
             lease_left_s=0.0,
             waiting=0,
@@ -138,6 +178,8 @@ class ScriptedReplica:
                         self.cancelled.append(sequence_id)
                         if (task := self.alive.pop(sequence_id, None)) is not None:
                             task.cancel()
+                case wire.Peers(peers=peers):
+                    self.peers.append(peers)
                 case wire.Lease(duration_s=duration_s):
                     self.leases.append(duration_s)
                 case _:
@@ -149,26 +191,91 @@ class ScriptedReplica:
         if self.refuse_with is not None:
             await self.tell(wire.Refused(request_id=request.request_id, error=self.refuse_with))
             return
-        self.alive[request.request_id] = asyncio.ensure_future(self._generate(request))
+        match request.leg:
+            case DecodeLeg():
+                life = self._take_in(request, request.leg)
+            case PrefillLeg(ticket=ticket):
+                life = self._give_away(request, ticket)
+            case _:
+                life = self._generate(request)
+        self.alive[request.request_id] = asyncio.ensure_future(life)
 
-    async def _generate(self, request: Request) -> None:
+    async def _take_in(self, request: Request, leg: DecodeLeg) -> None:
+        """The decode leg: a ticket, then the KV, then the rest of the tokens; the first one is said here too."""
+        await self.may_reserve.wait()
+        ticket = self.plane.issue(self.identity, request)
+        await self.tell(wire.Reserved(request_id=request.request_id, ticket=ticket))
+        first = await self.plane.slots[ticket.ticket_id]
+        await self.may_receive.wait()
+        if self.fail_receive is not None:
+            await self._produce(
+                SequenceOutput(request_id=request.request_id, finish=FinishReason.ERROR, error=self.fail_receive)
+            )
+            self.alive.pop(request.request_id, None)
+            return
+        report = HandoffReport(
+            num_bytes=1000,
+            transfer_s=0.2,
+            exposed_s=0.05,
+            transport="test",
+            prefill_replica_id=leg.prefill_replica_id,
+        )
+        start = len(request.output_token_ids)
+        assert first == self._whole(request)[0][start], "the sender sampled another token"
+        await self._generate(request, start if self.say_first else start + 1, report)
+
+    async def _give_away(self, request: Request, ticket: KVTicket) -> None:
+        """The prefill leg: the first token, and the KV; no hand-off if that token is the last."""
+        await self.gate.wait()
+        await asyncio.sleep(self.pace_s)
+        ids, ends = self._whole(request)
+        start = len(request.output_token_ids)
+        is_last = start + 1 == len(ids)
+        sampling = request.sampling
+        await self._produce(
+            SequenceOutput(
+                request_id=request.request_id,
+                token_ids=(ids[start],),
+                first_index=start,
+                logprobs=(_logprobs(ids[start], sampling.logprobs),) if sampling.logprobs is not None else (),
+                prompt_logprobs=_prompt_logprobs(request),
+                finish=(ends or FinishReason.LENGTH) if is_last else FinishReason.HANDED_OVER,
+                stop_token_id=EOS if is_last and ends else None,
+                usage=self._usage(request, 1),
+            )
+        )
+        if not is_last and not (slot := self.plane.slots[ticket.ticket_id]).done():
+            slot.set_result(ids[start])
+        self.alive.pop(request.request_id, None)
+
+    def _whole(self, request: Request) -> tuple[list[int], FinishReason | None]:
+        """The sequence's output from its beginning, and whether an end token ends it."""
         ids = self.reply(request)
         sampling = request.sampling
         ends = None if len(ids) >= sampling.max_tokens else FinishReason.STOP
         if ends and sampling.ignore_eos:
             ids = list(itertools.islice(itertools.cycle(ids), sampling.max_tokens))
             ends = None
-        ids = [*ids[: sampling.max_tokens], *([EOS] if ends else [])]
-        usage = SequenceUsage(
+        return [*ids[: sampling.max_tokens], *([EOS] if ends else [])], ends
+
+    def _usage(self, request: Request, num_output: int, handoff: HandoffReport | None = None) -> SequenceUsage:
+        return SequenceUsage(
             prompt_tokens=len(request.prompt_token_ids),
-            cached_tokens=0,
-            output_tokens=len(ids),
+            cached_tokens=self.cached_tokens,
+            output_tokens=num_output,
             queue_s=0.0,
             prefill_s=0.0,
             switch_wait_s=0.0,
             preemptions=0,
+            handoff=handoff,
         )
-        for start in range(len(request.output_token_ids), len(ids), self.per_output):
+
+    async def _generate(self, request: Request, begin: int | None = None, handoff: HandoffReport | None = None) -> None:
+        ids, ends = self._whole(request)
+        sampling = request.sampling
+        usage = self._usage(request, len(ids), handoff)
+        begin = len(request.output_token_ids) if begin is None else begin
+        for start in range(begin, len(ids), self.per_output):
             await self.gate.wait()
             await asyncio.sleep(self.pace_s)
             if self.fail_after is not None and start >= self.fail_after:
@@ -186,7 +293,7 @@ class ScriptedReplica:
                 logprobs=tuple(_logprobs(token, sampling.logprobs) for token in part)
                 if sampling.logprobs is not None
                 else (),
-                prompt_logprobs=_prompt_logprobs(request) if start == 0 else (),
+                prompt_logprobs=_prompt_logprobs(request) if start == begin and handoff is None else (),
                 finish=(ends or FinishReason.LENGTH) if last else None,
                 stop_token_id=EOS if last and ends else None,
                 usage=usage if last else None,
@@ -230,6 +337,47 @@ async def two_replicas(model_files: ModelFiles, tiny_tokenizer: Tokenizer) -> As
     yield both
     for scripted in both:
         await scripted.close()
+
+
+StartPools = Callable[..., Awaitable[list[ScriptedReplica]]]
+
+
+@pytest.fixture
+async def pools(model_files: ModelFiles, tiny_tokenizer: Tokenizer) -> AsyncIterator[StartPools]:
+    """`await pools("pd")`: a prefill and a decode replica that can hand over (p, d, m for mixed; p0, d0, p1, ...)."""
+    started: list[ScriptedReplica] = []
+
+    async def start(kinds: str) -> list[ScriptedReplica]:
+        plane = DataPlane()
+        for i, kind in enumerate(kinds):
+            replica = ScriptedReplica(model_files, tiny_tokenizer, f"{kind}{kinds[:i].count(kind)}")
+            replica.role = {"p": Role.PREFILL, "d": Role.DECODE, "m": Role.MIXED}[kind]
+            replica.plane = plane
+            endpoint = f"tcp://127.0.0.1:{7000 + i}"
+            replica.identity = msgspec.structs.replace(replica.identity, data_endpoints=(endpoint,))
+            started.append(replica)
+        takers = [replica for replica in started if replica.role is Role.DECODE]
+        for replica in started:
+            if replica.role is Role.PREFILL:
+                replica.links = tuple(link_to(taker) for taker in takers)
+        return started
+
+    yield start
+    for replica in started:
+        await replica.close()
+
+
+def link_to(taker: ScriptedReplica, why_not: str | None = None) -> LinkView:
+    return LinkView(
+        peer_id=taker.identity.replica_id,
+        peer_incarnation=taker.identity.incarnation,
+        why_not=why_not,
+        transport="test",
+        device="none",
+        bytes_per_s=1e9,
+        latency_s=1e-4,
+        transfers=3,
+    )
 
 
 @pytest.fixture
