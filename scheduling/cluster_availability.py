@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from contracts.cluster_io import ClientRequestArrived
 from contracts.errors import InvalidRequest
@@ -34,14 +34,14 @@ def may_fall_back(asked: ClientRequestArrived, config: ClusterCoreConfig) -> boo
 
 def why_unservable(fleet: Fleet, layout: Layout | None, falls_back: bool, why_closed: WhyClosed) -> str | None:
     """Why no request could be served now with that demand, or None. `why_closed` judges the single replica."""
+    if falls_back and any(why_closed(record) is None for record in fleet):
+        return None
     judged = [(record, why_closed(record)) for record in fleet]
     open_now = [record for record, why in judged if why is None]
     if not judged:
         return "no live replica"
     if not open_now:
         return "; ".join(f"{record.replica_id}: {why}" for record, why in judged)
-    if falls_back:
-        return None
     roles = {record.view.role for record in open_now}
     if layout is Layout.PHASED:
         return None if Role.ALTERNATING in roles else "no alternating replica takes requests"
@@ -50,6 +50,21 @@ def why_unservable(fleet: Fleet, layout: Layout | None, falls_back: bool, why_cl
     if layout is None and roles & {Role.ALTERNATING, Role.MIXED}:
         return None
     return _why_no_pair(fleet, open_now)
+
+
+def still_connecting(fleet: Fleet, why_closed: WhyClosed) -> str | None:
+    """Which first link a fleet of nothing but pools still waits for, or None: its first request shall not pay for it.
+
+    Ends with the giver's first word about a link, good or bad. What happens later is no reason to turn clients away.
+    """
+    open_now = [record for record in fleet if why_closed(record) is None]
+    if any(record.serves_whole for record in open_now):
+        return None
+    givers = [record for record in open_now if record.view.role is Role.PREFILL]
+    takers = [record for record in open_now if record.view.role is Role.DECODE]
+    if not givers or not takers or any(giver.links.get(t.replica_id) for giver in givers for t in takers):
+        return None
+    return f"{givers[0].replica_id} is still connecting to {takers[0].replica_id}"
 
 
 def _why_no_pair(fleet: Fleet, open_now: list[ReplicaRecord]) -> str | None:
@@ -70,11 +85,8 @@ def _why_no_pair(fleet: Fleet, open_now: list[ReplicaRecord]) -> str | None:
     return "no usable link: " + "; ".join(reasons)
 
 
-def why_too_large(
-    fleet: Fleet, asked: ClientRequestArrived, layout: Layout | None, falls_back: bool
-) -> InvalidRequest | None:
-    """Why no live replica, or no pair of them, could ever take the request, or None."""
-    ways = _ways(fleet, layout, falls_back)
+def why_too_large(asked: ClientRequestArrived, ways: Sequence[tuple[int, int]]) -> InvalidRequest | None:
+    """Why no live replica, or no pair of them, could ever take the request, or None. `ways` as `ways_to_serve` says."""
     capacity = max((way[0] for way in ways), default=0)
     if asked.prompt_tokens + 1 > capacity:
         message = f"prompt of {asked.prompt_tokens} tokens exceeds the largest KV cache of {capacity} tokens"
@@ -86,7 +98,7 @@ def why_too_large(
     return None
 
 
-def _ways(fleet: Fleet, layout: Layout | None, falls_back: bool) -> list[tuple[int, int]]:
+def ways_to_serve(fleet: Fleet, layout: Layout | None, falls_back: bool) -> list[tuple[int, int]]:
     """(KV tokens, sequences) that each way to serve a request offers: one replica, or a pair that both must take it.
 
     A layout that cannot be kept to now is no way; which ones are is `why_unservable`'s to say.
@@ -103,7 +115,8 @@ def _ways(fleet: Fleet, layout: Layout | None, falls_back: bool) -> list[tuple[i
         givers = [_offer(record) for record in pools if record.view.role is Role.PREFILL]
         takers = [_offer(record) for record in pools if record.view.role is Role.DECODE]
         if givers and takers:
-            ways.append(tuple(min(max(p[i] for p in givers), max(d[i] for d in takers)) for i in (0, 1)))  # type: ignore[arg-type]
+            tokens, sequences = (min(max(side[i] for side in ends) for ends in (givers, takers)) for i in (0, 1))
+            ways.append((tokens, sequences))
     return ways
 
 

@@ -28,7 +28,7 @@ from contracts.cluster_io import (
 )
 from contracts.errors import DeadlineExceeded, HandoffFailed, InvalidTransition, Overloaded, Unavailable, error_from
 from contracts.plan import Decision
-from scheduling.cluster_availability import NO_REPLICA, demanded_layout, why_unservable
+from scheduling.cluster_availability import NO_REPLICA, demanded_layout, still_connecting, why_unservable
 from scheduling.cluster_leases import renew_leases
 from scheduling.cluster_placement import Placement
 from scheduling.cluster_replica import ReplicaRecord
@@ -99,7 +99,11 @@ class ClusterCore:
         at = max(now, self.placement.now)
         falls_back = config.on_unavailable == "colocate"
         layout = demanded_layout(None, config)
-        return why_unservable(fleet, layout, falls_back, lambda record: fleet.closed_reason(record, at))
+
+        def closed(record: ReplicaRecord) -> str | None:
+            return fleet.closed_reason(record, at)
+
+        return why_unservable(fleet, layout, falls_back, closed) or still_connecting(fleet, closed)
 
     def snapshot(self, now: float) -> ClusterSnapshot:
         """The fleet, the pending queue and the totals, for `/decisions` and metrics."""
@@ -191,7 +195,7 @@ class ClusterCore:
         place = self.placement
         known = place.fleet.get(event.identity.replica_id)
         if known is not None and known.identity.incarnation == event.identity.incarnation:
-            known.identity = event.identity
+            place.fleet.rejoin(known, event.identity)
             place.view_came(known, event.view)
             return
         if known is not None:

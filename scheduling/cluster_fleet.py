@@ -13,12 +13,18 @@ from scheduling.plan_inputs import FleetLoads, Load
 
 
 class Fleet:
-    """All live replicas by id, and the rolling pointer. Iteration is in order of id, so decisions are repeatable."""
+    """All live replicas by id, and the rolling pointer. Iteration is in order of id, so decisions are repeatable.
+
+    `changes` grows whenever replicas come or go, drain or change their role.
+    """
 
     def __init__(self, config: ClusterCoreConfig) -> None:
         self._config = config
         self._records: dict[str, ReplicaRecord] = {}
         self._census: Counter[frozenset[Role]] = Counter()
+        self._order: tuple[str | None, list[ReplicaRecord]] = (None, [])
+        self.changes = 0
+        self.alternating: list[ReplicaRecord] = []
         self.pointer: str | None = None
 
     def __iter__(self) -> Iterator[ReplicaRecord]:
@@ -41,10 +47,15 @@ class Fleet:
 
     def report(self, record: ReplicaRecord, view: ReplicaView, now: float) -> None:
         """Take a replica's newer view."""
-        changed = (view.role, view.draining) != (record.view.role, record.view.draining)
+        old = record.view
         record.report(view, now)
-        if changed:
+        if (view.role, view.draining, view.num_blocks) != (old.role, old.draining, old.num_blocks):
             self._count()
+
+    def rejoin(self, record: ReplicaRecord, identity: ReplicaIdentity) -> None:
+        """The same process said anew who it is."""
+        record.identity = identity
+        self._count()
 
     def drop(self, replica_id: str) -> ReplicaRecord | None:
         """Remove a replica; its record is the caller's to wind up."""
@@ -54,6 +65,9 @@ class Fleet:
 
     def _count(self) -> None:
         """Live replicas that are not draining, by what they are there for. How old a view may be depends on it."""
+        self.changes += 1
+        self._order = (None, [])
+        self.alternating = [record for record in self if record.view.role is Role.ALTERNATING]
         self._census = Counter(_group(record.view.role) for record in self if not record.view.draining)
         for record in self:
             record.touch()
@@ -91,24 +105,24 @@ class Fleet:
 
         `reserve_tokens` is the output length expected.
         """
-        by_role: dict[Role, list[Load]] = {role: [] for role in Role}
+        by_role: dict[Role, list[Load]] = {}
         links = {}
         for record in self._rolling_order():
             role = record.view.role
-            if role in WHOLE and record.replica_id in avoid:
+            if avoid and role in WHOLE and record.replica_id in avoid:
                 continue
             load = record.kept_load(now, reserve_tokens)
             if load is None or load.closed is not None:
                 closed = self.closed_reason(record, now)
                 load = record.load(closed, self._closes_at(record), now, reserve_tokens, self._config)
-            by_role[role].append(load)
+            by_role.setdefault(role, []).append(load)
             if role is Role.PREFILL:
                 links[record.replica_id] = record.links
         return FleetLoads(
-            ring=by_role[Role.ALTERNATING],
-            mixed=by_role[Role.MIXED],
-            prefill=by_role[Role.PREFILL],
-            decode=by_role[Role.DECODE],
+            ring=by_role.get(Role.ALTERNATING, ()),
+            mixed=by_role.get(Role.MIXED, ()),
+            prefill=by_role.get(Role.PREFILL, ()),
+            decode=by_role.get(Role.DECODE, ()),
             links=links,
         )
 
@@ -116,6 +130,8 @@ class Fleet:
         """Move the rolling pointer on when its replica can no longer take work and another alternating one can."""
         held = self.get(self.pointer)
         if held is not None and held.view.role is Role.ALTERNATING and self.closed_reason(held, now) is None:
+            return
+        if not self.alternating:
             return
         order = [record for record in self._rolling_order() if record.view.role is Role.ALTERNATING]
         for record in order:
@@ -127,11 +143,12 @@ class Fleet:
 
     def _rolling_order(self) -> list[ReplicaRecord]:
         """Cyclic order by id, starting with the pointer's replica (or the next one if it is gone)."""
-        records = list(self._records.values())
-        if self.pointer is None:
-            return records
-        start = next((i for i, record in enumerate(records) if record.replica_id >= self.pointer), 0)
-        return records[start:] + records[:start]
+        if self._order[0] != self.pointer or not self._order[1]:
+            records = list(self._records.values())
+            pointer = self.pointer or ""
+            start = next((i for i, record in enumerate(records) if record.replica_id >= pointer), 0)
+            self._order = (self.pointer, records[start:] + records[:start])
+        return self._order[1]
 
 
 def _group(role: Role) -> frozenset[Role]:

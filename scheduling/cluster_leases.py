@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contracts.cluster_io import ClusterAction, GrantLease, RevokeLease
-from contracts.phase import Role
 from scheduling.cluster_fleet import Fleet
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.config import ClusterCoreConfig
@@ -25,9 +24,7 @@ def renew_leases(fleet: Fleet, now: float, config: ClusterCoreConfig) -> list[Cl
     A lease is renewed when less than half of it is left. A lost router thus leaves its replicas decoding.
     """
     actions: list[ClusterAction] = []
-    for record in fleet:
-        if record.view.role is not Role.ALTERNATING:
-            continue
+    for record in fleet.alternating:
         wanted = record.replica_id == fleet.pointer or record.has_prefill_work
         left_s = 0.0 if record.lease_until is None else record.lease_until - now
         if wanted and left_s < config.lease_s / 2:

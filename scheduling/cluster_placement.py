@@ -21,7 +21,14 @@ from contracts.errors import InvalidRequest, Overloaded, PhaseServeError, Unavai
 from contracts.phase import Layout
 from contracts.plan import Outcome
 from contracts.views import ReplicaView
-from scheduling.cluster_availability import demanded_layout, draining, may_fall_back, why_too_large, why_unservable
+from scheduling.cluster_availability import (
+    demanded_layout,
+    draining,
+    may_fall_back,
+    ways_to_serve,
+    why_too_large,
+    why_unservable,
+)
 from scheduling.cluster_decisions import DecisionRing
 from scheduling.cluster_fleet import Fleet
 from scheduling.cluster_leases import grant
@@ -50,6 +57,8 @@ class Placement:
         self.now = 0.0
         self._outputs = OutputLengths()
         self._pass_loads: FleetLoads | None = None
+        self._ways: dict[tuple[Layout | None, bool], list[tuple[int, int]]] = {}
+        self._ways_of = 0
 
     def admit(self, asked: ClientRequestArrived) -> RequestRecord:
         """Remember a request that just arrived."""
@@ -204,8 +213,12 @@ class Placement:
 
     def too_large(self, record: RequestRecord) -> InvalidRequest | None:
         """Why no live replica could ever take the request, or None."""
-        layout = demanded_layout(record.asked.layout, self.config)
-        return why_too_large(self.fleet, record.asked, layout, may_fall_back(record.asked, self.config))
+        key = (demanded_layout(record.asked.layout, self.config), may_fall_back(record.asked, self.config))
+        if self._ways_of != self.fleet.changes:
+            self._ways_of, self._ways = self.fleet.changes, {}
+        if key not in self._ways:
+            self._ways[key] = ways_to_serve(self.fleet, *key)
+        return why_too_large(record.asked, self._ways[key])
 
     def unavailable(self, why: str) -> Unavailable:
         """503 with the configured time to try again."""

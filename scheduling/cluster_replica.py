@@ -37,6 +37,7 @@ class ReplicaRecord:
     _load: Load | None = None
     _load_key: tuple[float, int] = (0.0, 0)
     _links: Mapping[str, LinkView] | None = None
+    _has_work: bool | None = None
 
     @property
     def replica_id(self) -> str:
@@ -56,10 +57,11 @@ class ReplicaRecord:
 
     @property
     def has_prefill_work(self) -> bool:
-        """Whether any prompt waits here or is on its way."""
-        if self.view.waiting > 0 or self.view.backlog_s > 0:
-            return True
-        return any(leg.prefill_s > 0 and not leg.record.prefill_finished for leg in self.unacked.values())
+        """Whether any prompt waits here or is on its way. Kept while nothing changes: asked after every event."""
+        if self._has_work is None:
+            on_its_way = any(leg.prefill_s > 0 and not leg.record.prefill_finished for leg in self.unacked.values())
+            self._has_work = on_its_way or self.view.waiting > 0 or self.view.backlog_s > 0
+        return self._has_work
 
     @property
     def links(self) -> Mapping[str, LinkView]:
@@ -77,9 +79,9 @@ class ReplicaRecord:
         acked = view.acked_submit_index
         for name in [name for name, leg in self.unacked.items() if leg.unsent == 0 and leg.submit_index <= acked]:
             del self.unacked[name]
+        self.touch()
         if not self.has_prefill_work:
             self.window.clear()
-        self.touch()
 
     def place(self, leg: Leg, now: float, config: ClusterCoreConfig) -> None:
         """Count a leg that is being sent here at once; it gets the next submit index.
@@ -118,6 +120,7 @@ class ReplicaRecord:
     def touch(self) -> None:
         """What is here has changed: the load is made anew when next asked for."""
         self._load = None
+        self._has_work = None
 
     def switch_wait_s(self, record: RequestRecord) -> float:
         """Predicted time from a prompt's first token to its first decode step, were it placed here now: members of the

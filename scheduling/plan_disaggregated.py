@@ -1,9 +1,9 @@
 """The disaggregated plan: prefill on one replica, decode on another, KV streamed between them (design §6).
 
-The decode replica is picked by room, the prefill replica by TTFT among those that have a usable link to it. All pairs
-of a small fleet are compared; in a large one the `FEW` roomiest decode replicas, each with the first `FEW` prefill
-replicas linked to it in order of TTFT. That is O(P log P + D log D) for P and D replicas, plus the links looked up in
-vain; never P x D predictions.
+The decode replica is picked by room (predicted decode step, then spare blocks), the prefill replica by TTFT among
+those that have a usable link to it. All pairs of a small fleet are compared; in a large one the `FEW` roomiest decode
+replicas, each with the first `FEW` prefill replicas linked to it in order of TTFT. That is O(P log P + D log D) for P
+and D replicas, plus the links looked up in vain; never P x D predictions.
 
 The switch wait (exposed transfer, then the step in flight at the decode replica) counts into the TTFT target, as it
 does in the phased plan. Prefill elsewhere harms no running stream.
@@ -23,7 +23,8 @@ from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Handoff, Load
 from scheduling.plan_phased import prompt_fits, room_objection, slot_objection
 from scheduling.plan_predict import decode_step_s, meets_targets, prompt_prefill_s
 
-FEW = 4
+FEW = 3
+ALL_PAIRS = 16
 LATE_PROMPTS = 1
 """A prompt that will miss its targets is sent to a prefill replica with at most so many others waiting."""
 JUST_REFUSED = "refused it just now"
@@ -44,15 +45,9 @@ def plan_disaggregated(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -
             return NoPair(told or f"no {name} replica", unavailable=True)
     if ask.avoid_pairs and _all_failed(ask, fleet):
         return NoPair("its hand-off failed between all pairs", unavailable=True)
-    objections: list[str] = []
-    givers = [load for load in fleet.prefill if _passes(load, _giver_objection(ask, load), objections)]
-    takers = [load for load in fleet.decode if _passes(load, _taker_objection(ask, load), objections)]
-    if not givers or not takers:
-        return NoPair("; ".join(objections[:FEW]), unavailable=False)
-    few = max(len(givers), len(takers)) if len(givers) * len(takers) <= FEW * FEW else FEW
-    best = _best_pair(ask, fleet, _by_ttft(ask, givers, config), _by_room(ask, takers), few, config)
+    best = _best_pair(ask, fleet, config)
     if best is None:
-        return NoPair(_no_link(ask, fleet, givers, takers), unavailable=len(objections) == 0)
+        return _why_none(ask, fleet)
     if not best.meets and best.handoff is not None:
         waiting = best.handoff.giver.waiting
         if waiting > LATE_PROMPTS or (ask.yields and waiting):
@@ -70,20 +65,24 @@ def usable_link(fleet: FleetLoads, giver: Load, taker: Load) -> LinkView | str:
     return link if link.peer_incarnation == taker.incarnation else "connected to an earlier process"
 
 
-def _best_pair(
-    ask: Ask,
-    fleet: FleetLoads,
-    givers: Sequence[Load],
-    takers: Sequence[Load],
-    few: int,
-    config: ClusterCoreConfig,
-) -> Candidate | None:
+def _best_pair(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | None:
+    """The best of the pairs looked at (see the module), or None. Room is judged only of those that come into it."""
+    num_pairs = len(fleet.prefill) * len(fleet.decode)
+    few = num_pairs if num_pairs <= ALL_PAIRS else FEW
+    givers = _by_ttft(ask, fleet.prefill, config)
+    with_room: dict[str, bool] = {}
     best: Candidate | None = None
     takers_tried = 0
-    for taker in takers:
+    for taker in _by_room(ask, fleet.decode):
+        if takers_tried == few:
+            break
+        if _taker_objection(ask, taker) is not None:
+            continue
         givers_tried = 0
         for giver in givers:
-            if (giver.replica_id, taker.replica_id) in ask.avoid_pairs:
+            if giver.replica_id not in with_room:
+                with_room[giver.replica_id] = _giver_objection(ask, giver) is None
+            if not with_room[giver.replica_id] or (giver.replica_id, taker.replica_id) in ask.avoid_pairs:
                 continue
             link = usable_link(fleet, giver, taker)
             if isinstance(link, str):
@@ -95,8 +94,6 @@ def _best_pair(
             if givers_tried == few:
                 break
         takers_tried += givers_tried > 0
-        if takers_tried == few:
-            break
     return best
 
 
@@ -157,12 +154,6 @@ def _rank(candidate: Candidate) -> tuple[bool, float, float]:
     return not candidate.meets, first, candidate.ready_s
 
 
-def _passes(load: Load, why_not: str | None, objections: list[str]) -> bool:
-    if why_not is not None:
-        objections.append(f"{load.replica_id}: {why_not}")
-    return why_not is None
-
-
 def _why_never(ask: Ask, load: Load) -> str | None:
     """Why a replica cannot take its leg however much room it gets, or None."""
     if load.closed is not None:
@@ -201,17 +192,30 @@ def _all_failed(ask: Ask, fleet: FleetLoads) -> bool:
     return all((giver, taker) in ask.avoid_pairs for giver in givers for taker in takers)
 
 
-def _by_ttft(ask: Ask, givers: list[Load], config: ClusterCoreConfig) -> list[Load]:
+def _by_ttft(ask: Ask, givers: Sequence[Load], config: ClusterCoreConfig) -> Sequence[Load]:
     if len(givers) < 2:
         return givers
     tokens, chunk = ask.prompt_tokens, config.prefill_chunk
     return sorted(givers, key=lambda load: load.backlog_s + prompt_prefill_s(load.cost, tokens, chunk))
 
 
-def _by_room(ask: Ask, takers: list[Load]) -> list[Load]:
+def _by_room(ask: Ask, takers: Sequence[Load]) -> Sequence[Load]:
     if len(takers) < 2:
         return takers
     return sorted(takers, key=lambda load: (decode_step_s(ask, load), -load.spare_blocks))
+
+
+def _why_none(ask: Ask, fleet: FleetLoads) -> NoPair:
+    """Room is wanting on one side, or between all that have room the link."""
+    told: list[str] = []
+    sides = ((fleet.prefill, _giver_objection), (fleet.decode, _taker_objection))
+    judged = [[(load, objection(ask, load)) for load in loads] for loads, objection in sides]
+    for side in judged:
+        told += [f"{load.replica_id}: {why}" for load, why in side if why is not None]
+    givers, takers = ([load for load, why in side if why is None] for side in judged)
+    if not givers or not takers:
+        return NoPair("; ".join(told[:FEW]), unavailable=False)
+    return NoPair(_no_link(ask, fleet, givers, takers), unavailable=not told)
 
 
 def _no_link(ask: Ask, fleet: FleetLoads, givers: Sequence[Load], takers: Sequence[Load]) -> str:
