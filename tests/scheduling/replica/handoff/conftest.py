@@ -35,6 +35,8 @@ from contracts.request import SamplingParams
 from scheduling.invariants import assert_nothing_left
 
 Lab = Any
+Told = KVClosed | KVLost | KVReceived | KVSendFailed | KVSent
+"""What the data plane says about one transfer."""
 
 
 @dataclass
@@ -54,9 +56,9 @@ class PairLab:
     def __init__(self, p: Lab, d: Lab) -> None:
         self.p, self.d = p, d
         self.transfers: dict[str, Transfer] = {}
-        self.queue: list[tuple[Lab, ReplicaEvent | PrefillLeg, str]] = []
+        self.queue: list[tuple[Lab, Told | CommitKV | PrefillLeg, str]] = []
         self.seen = {id(p): 0, id(d): 0}
-        self.past: list[tuple[Lab, ReplicaEvent]] = []
+        self.past: list[tuple[Lab, Told]] = []
         self.refused_legs: set[str] = set()
         self.num_tickets = 0
 
@@ -195,7 +197,7 @@ class PairLab:
             lease_s=action.lease_s,
         )
 
-    def _to(self, lab: Lab, event: ReplicaEvent) -> None:
+    def _to(self, lab: Lab, event: Told) -> None:
         self.queue.append((lab, event, event.request_id))
 
     def _arrive_at_p(self, request_id: str, leg: PrefillLeg) -> None:
@@ -231,7 +233,7 @@ class PairLab:
         self._to(self.p, KVSent(request_id, report.num_bytes))
         self._tell(self.d, KVReceived(request_id, action.token_ids, action.logprobs, report))
 
-    def _tell(self, lab: Lab, event: ReplicaEvent) -> None:
+    def _tell(self, lab: Lab, event: Told) -> None:
         transfer = self.transfers[event.request_id]
         match event:
             case KVReceived():
@@ -248,7 +250,7 @@ class PairLab:
         self.past.append((lab, event))
         self.send(lab, event)
 
-    def _is_live(self, lab: Lab, event: ReplicaEvent) -> bool:
+    def _is_live(self, lab: Lab, event: Told) -> bool:
         """Whether saying it again would be a new, false statement."""
         transfer = self.transfers[event.request_id]
         return isinstance(event, KVClosed | KVReceived | KVSent) and (transfer.to_d if lab is self.d else transfer.to_p)

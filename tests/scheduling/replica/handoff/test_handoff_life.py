@@ -44,7 +44,8 @@ def test_one_request_walks_through_all_steps(pair_lab: Any, p_role: Role, d_role
     assert record.tokens == []
     pair.deliver()  # 4 D has all KV: it says the first token too, and decodes
     assert record.tokens == pair.p.got["a"].tokens
-    assert pair.d.in_flight.started[0].output_token_ids == tuple(record.tokens)
+    started = pair.d.batches[0][1].started
+    assert started[0].output_token_ids == tuple(record.tokens)
     assert pair.d.core.state.sequences["a"].ticket.status is TicketStatus.COMMITTED
     pair.deliver()  # 5 P hears that it arrived: its blocks are free
     assert "a" not in pair.p.core.state.sequences
