@@ -13,6 +13,7 @@ import msgspec
 from contracts.engine import Engine
 from contracts.errors import ConfigError
 from contracts.views import ReplicaIdentity
+from kvtransfer.service import TransferService
 from prefill_workers.kv_giver import KVGiver
 from replica.config import ReplicaConfig
 from replica.handoffs import Handoffs
@@ -36,8 +37,6 @@ async def data_plane(
     if not config.hands_over:
         yield identity, None
         return
-    from kvtransfer.service import TransferService
-
     memory = engine.kv_memory
     if memory is None:
         where = f"the KV of this engine, on {engine.device}, does not lie where the host can send it from"

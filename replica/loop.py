@@ -145,7 +145,7 @@ class ReplicaLoop:
 
     def _renew(self, view: ReplicaView, now: float) -> None:
         """Those who wait for KV from here hear that it is still to come: all that is accepted is computed by then."""
-        if self._transfer is not None and now >= self._renew_at_s:
+        if self._transfer is not None and now >= self._renew_at_s and not self._step_overdue:
             self._renew_at_s = now + RENEW_S
             self._transfer.handoffs.renew(view.backlog_s)
 

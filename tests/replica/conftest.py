@@ -41,6 +41,7 @@ from replica.performer import Core
 from replica.phases import Phases
 from replica.routers import Routers
 from replica.shutdown import Shutdown
+from replica.transfer import Transfer
 
 SPEC = ModelSpec(
     name="tiny",
@@ -58,6 +59,16 @@ SPEC = ModelSpec(
     tie_word_embeddings=True,
 )
 LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=8, block_size=16, dtype="float32")
+IDENTITY = ReplicaIdentity(
+    replica_id="r0",
+    incarnation="one",
+    version="0",
+    model=SPEC,
+    fingerprint=Fingerprint(model_digest="", layout=LAYOUT),
+    num_blocks=64,
+    max_running=8,
+    max_waiting=8,
+)
 COST = StepCost(a0=0.0, a1=0.0, b0=0.0, b1=0.0, b2=0.0, b3=0.0)
 
 
@@ -230,27 +241,28 @@ StartShell = Callable[..., LiveReplica]
 
 @pytest.fixture
 async def start_shell() -> AsyncIterator[StartShell]:
-    """`start_shell(core=..., engine=..., **loop settings)`. At the end nothing may be left of any of them."""
+    """`start_shell(core=..., engine=..., **loop settings)`. At the end nothing may be left of any of them.
+
+    `identity` and `transfer` come from `replica.data_plane` for a shell that hands over.
+    """
     started: list[tuple[LiveReplica, EngineThread, RouterChannel]] = []
 
-    def start(*, core: Core | None = None, engine: Engine | None = None, **settings: Any) -> LiveReplica:
+    def start(
+        *,
+        core: Core | None = None,
+        engine: Engine | None = None,
+        identity: ReplicaIdentity = IDENTITY,
+        transfer: Transfer | None = None,
+        **settings: Any,
+    ) -> LiveReplica:
         config = LoopConfig(**{"heartbeat_s": 0.02, **settings})
         core, engine = core or TinyCore(), engine or TinyEngine()
         channel = RouterChannel("127.0.0.1", 0, queued_messages=config.queued_messages)
         thread = EngineThread("test-engine")
-        identity = ReplicaIdentity(
-            replica_id="r0",
-            incarnation="one",
-            version="0",
-            model=SPEC,
-            fingerprint=Fingerprint(model_digest="", layout=LAYOUT),
-            num_blocks=64,
-            max_running=8,
-            max_waiting=8,
-        )
         shutdown = Shutdown()
         routers = Routers(channel, config.max_routers)
-        loop = ReplicaLoop(config, identity, core, Phases(engine), thread, routers, shutdown)
+        phases = Phases(engine, None if transfer is None else transfer.giver)
+        loop = ReplicaLoop(config, identity, core, phases, thread, routers, shutdown, transfer)
         live = LiveReplica(core, engine, loop, shutdown, channel.endpoint, asyncio.create_task(loop.run()))
         started.append((live, thread, channel))
         return live

@@ -20,7 +20,12 @@ async def take_all(inbox: TransferInbox, count: int) -> list[TransferEvent]:
 async def test_events_of_a_thread_arrive_in_order() -> None:
     inbox = TransferInbox()
     events = [Sent(str(number), number) for number in range(1000)]
-    thread = threading.Thread(target=lambda: [inbox.put(event) for event in events])
+
+    def put_all() -> None:
+        for event in events:
+            inbox.put(event)
+
+    thread = threading.Thread(target=put_all)
     thread.start()
     assert await take_all(inbox, 1000) == events
     thread.join()
