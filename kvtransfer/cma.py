@@ -83,8 +83,8 @@ class CmaSender:
 
     async def put(self, slot_id: bytes, offset: int, source: Sequence[memoryview], note: bytes = b"") -> None:
         """See `BulkSender`. Returns when the receiver has copied the bytes (or swallowed them)."""
-        if len(note) > MAX_NOTE_BYTES:
-            raise ValueError(f"a note of {len(note)} bytes, at most {MAX_NOTE_BYTES} are allowed")
+        if len(slot_id) != SLOT_ID_BYTES or len(note) > MAX_NOTE_BYTES:
+            raise ValueError(f"a put of slot {slot_id!r} with a note of {len(note)} bytes")
         pieces = [(address_of(view), view.nbytes) for view in source if view.nbytes]
         length = sum(size for _, size in pieces)
         rest = note + b"".join(PIECE.pack(*piece) for piece in pieces)

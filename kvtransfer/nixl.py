@@ -33,22 +33,26 @@ from kvtransfer.nixl_wire import (
 from kvtransfer.protocol import MAX_NOTE_BYTES, SLOT_ID_BYTES, Admit, OnLanded, TransferError
 from kvtransfer.slot_spans import address_of
 from kvtransfer.sockets import parse_endpoint
-from kvtransfer.ucx_settings import UcxSettings, apply, ucx_environment
+from kvtransfer.ucx_settings import apply
 
 _CLOSE_DEADLINE_S = 2.0
 
 
 class NixlTransport:
-    """`host`: the address to listen on. The UCX settings of the first transport made in a process count."""
+    """`host`: the address to listen on.
+
+    `environment`: of `ucx_settings.ucx_environment`; what the first transport in a process brings counts.
+    """
 
     scheme = "nixl"
 
-    def __init__(self, host: str, settings: UcxSettings, *, rdma: bool = False, gid_index: int | None = None) -> None:
+    def __init__(self, host: str, environment: dict[str, str]) -> None:
         self._host = host
-        apply(ucx_environment(settings, rdma=rdma, gid_index=gid_index), os.environ)
+        self._environment = environment
 
     def unavailable(self) -> str | None:
         """Why it cannot be used, or None."""
+        apply(self._environment, os.environ)
         try:
             nixl_agent.load()
         except (ImportError, OSError) as error:
@@ -57,10 +61,12 @@ class NixlTransport:
 
     def receiver(self, memory: memoryview, on_landed: OnLanded, admit: Admit) -> NixlReceiver:
         """See `Transport`."""
+        apply(self._environment, os.environ)
         return NixlReceiver(memory, on_landed, admit, host=self._host)
 
     async def connect(self, endpoint: str, token: bytes, memory: memoryview, deadline_s: float) -> NixlSender:
         """See `Transport`."""
+        apply(self._environment, os.environ)
         host, port = parse_endpoint(endpoint, self.scheme)
         sender = NixlSender(memory)
         try:

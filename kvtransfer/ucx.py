@@ -20,7 +20,7 @@ from kvtransfer.protocol import Admit, OnLanded, TransferError
 from kvtransfer.sockets import family_of, parse_endpoint
 from kvtransfer.ucx_library import UcxContext
 from kvtransfer.ucx_receiver import UcxReceiver
-from kvtransfer.ucx_settings import UcxSettings, apply, ucx_environment
+from kvtransfer.ucx_settings import apply
 from kvtransfer.ucx_stream import (
     ACCEPTED,
     END,
@@ -44,16 +44,20 @@ def is_rdma(transports: frozenset[str]) -> bool:
 
 
 class UcxTransport:
-    """`host`: the address to tell senders (UCX listens on every address). The settings of the first one made count."""
+    """`host`: the address to tell senders (UCX listens on every address).
+
+    `environment`: of `ucx_settings.ucx_environment`; what the first transport in a process brings counts.
+    """
 
     scheme = "ucx"
 
-    def __init__(self, host: str, settings: UcxSettings, *, rdma: bool = False, gid_index: int | None = None) -> None:
+    def __init__(self, host: str, environment: dict[str, str]) -> None:
         self._host = host
-        apply(ucx_environment(settings, rdma=rdma, gid_index=gid_index), os.environ)
+        self._environment = environment
 
     def unavailable(self) -> str | None:
         """Why it cannot be used, or None."""
+        apply(self._environment, os.environ)
         try:
             ucx_library.load()
         except (ImportError, OSError) as error:
@@ -62,6 +66,7 @@ class UcxTransport:
 
     async def active_transports(self) -> frozenset[str]:
         """What UCX may use here. Raises `TransferError`."""
+        apply(self._environment, os.environ)
         context = UcxContext.acquire()
         try:
             return context.active_transports()
@@ -70,10 +75,12 @@ class UcxTransport:
 
     def receiver(self, memory: memoryview, on_landed: OnLanded, admit: Admit) -> UcxReceiver:
         """See `Transport`."""
+        apply(self._environment, os.environ)
         return UcxReceiver(memory, on_landed, admit, host=self._host)
 
     async def connect(self, endpoint: str, token: bytes, memory: memoryview, deadline_s: float) -> UcxSender:
         """See `Transport`."""
+        apply(self._environment, os.environ)
         host, port = parse_endpoint(endpoint, self.scheme)
         context = UcxContext.acquire()
         ucx: Any = None

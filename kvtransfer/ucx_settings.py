@@ -81,13 +81,18 @@ class UcxSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ConfigError(f"ucx.rendezvous_scheme must be one of {_SCHEMES}", param="ucx.rendezvous_scheme")
 
 
-def ucx_environment(settings: UcxSettings, *, rdma: bool, gid_index: int | None = None) -> dict[str, str]:
+def ucx_environment(
+    settings: UcxSettings, *, rdma: bool, rdma_only: bool = False, gid_index: int | None = None
+) -> dict[str, str]:
     """The variables to set before import.
 
-    `rdma`: whether this host has a usable RDMA device (decides only for `fabric = auto`). `gid_index`: the chosen RoCE
-    GID table entry, used when the settings leave the choice open.
+    `rdma`: whether this host has a usable RDMA device (decides only for `fabric = auto`). `rdma_only`: leave UCX
+    nothing else, so that it fails where there is none. `gid_index`: the chosen entry of the RoCE GID table, used when
+    the settings leave the choice open.
     """
     fabric = settings.fabric
+    if fabric == "auto" and rdma_only:
+        fabric = "roce"
     over_rdma = fabric in ("roce", "infiniband") or (fabric == "auto" and rdma)
     tls = _TLS_AUTO_RDMA if fabric == "auto" and rdma else _TLS["tcp" if fabric == "auto" else fabric]
     variables = {
