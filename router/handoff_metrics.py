@@ -14,10 +14,12 @@ _TRANSFER_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 
 
 
 class Handoff(StrEnum):
-    """How one sequence's hand-off ended. `NOT_NEEDED`: its first token was its last; `CANCELLED`: nobody waits."""
+    """How one sequence's hand-off ended. `NOT_NEEDED`: its first token was its last; `REFUSED`: there was no ticket yet
+    when its placement came to nothing; `CANCELLED`: nobody waits."""
 
     COMPLETED = "completed"
     NOT_NEEDED = "not_needed"
+    REFUSED = "refused"
     FAILED = "failed"
     CANCELLED = "cancelled"
 

@@ -33,12 +33,12 @@ class Placements:
         """Send every sequence that has not ended to the replica of the plan. False when it cannot be reached."""
         self.end([flight], Handoff.FAILED)  # the core had a reason to move it that this router has not seen
         flight.place(plan)
-        self._metrics.placed(flight, plan)
         requests = tuple(self._decode_request(flight, placed, submit_index) for placed in flight.placed.values())
         if not self._send(plan.replica_id, wire.Submit(requests=requests)):
             flight.placed.clear()
             return False
         self._flights.placed(flight)
+        self._metrics.placed(flight, plan)
         return True
 
     def begin_prefill(self, flight: Flight, number: int, replica_id: str, submit_index: int) -> bool:
@@ -79,7 +79,7 @@ class Placements:
         """One sequence of a placement is over. Adds to `cancels` what `tell` has to say to whom."""
         self._flights.sequence_ended(flight, placed)
         if placed.prefill_replica_id is not None:
-            self._metrics.ended(Handoff.COMPLETED if placed.received else how)
+            self._metrics.ended(_how_it_ended(placed, how))
         for replica_id in placed.end():
             cancels[replica_id].append(placed.sequence_id)
 
@@ -122,6 +122,12 @@ class Placements:
             output_token_ids=tuple(flight.tracks[placed.number].token_ids[: placed.start_index]),
             leg=leg,
         )
+
+
+def _how_it_ended(placed: PlacedSequence, how: Handoff) -> Handoff:
+    if placed.received:
+        return Handoff.COMPLETED
+    return Handoff.REFUSED if how is Handoff.FAILED and placed.ticket is None else how
 
 
 def _without_prompt_logprobs(sampling: SamplingParams) -> SamplingParams:

@@ -191,6 +191,8 @@ async def test_a_leg_that_is_refused_ends_the_other(
         answer = await router.http.post("/v1/chat/completions", json=chat(**PAIR))
     assert answer.status_code >= 500
     await router.wait_idle(p, d)
+    outcome = "failed" if side == "p" else "refused"
+    assert f'handoffs_total{{outcome="{outcome}"}} 0.0' not in (await router.http.get("/metrics")).text
     if side == "p":
         assert [request.request_id for request in d.submits] == d.cancelled
     else:
@@ -208,6 +210,46 @@ async def test_nothing_over_the_limit_is_dispatched(start_router: Any, pools: An
         if status == 400:
             assert "64" in answer.json()["error"]["message"]
             assert (len(d.submits), len(p.submits)) == before
+
+
+MISMATCH = "block_size: 16 here, 24 there"
+
+
+@pytest.mark.parametrize("wish", ["fail", "colocate"])
+async def test_a_pair_that_does_not_fit_is_named(start_router: Any, pools: Any, chat: Any, wish: str) -> None:
+    p, d = await pools("pd")
+    p.links = tuple(msgspec.structs.replace(link, why_not=MISMATCH, bytes_per_s=None) for link in p.links)
+    router = await start_router(p, d, ready=False)
+    await until(lambda: len(router.fleet.core.snapshot(0).replicas) == 2)
+    extension = {"phaseserve": {"layout": "disaggregated", "on_unavailable": wish}}
+    answer = await router.http.post("/v1/chat/completions", json=chat(**extension))
+    metrics = (await router.http.get("/metrics")).text
+    if wish == "fail":
+        assert answer.status_code == 503
+        assert MISMATCH in answer.json()["error"]["message"]
+        assert d.submits == []
+    else:
+        assert answer.json()["choices"][0]["message"]["content"] == "Hello world"
+        assert MISMATCH in answer.headers["x-phaseserve-fallback"]
+        assert "x-phaseserve-prefill-replica" not in answer.headers
+        assert 'phaseserve_fallbacks_total{reason="no_link"} 1.0' in metrics
+        decision = (await router.http.get("/decisions?limit=1")).json()["decisions"][0]
+        assert MISMATCH in decision["plan"]["fallback"]
+    assert 'phaseserve_link_usable{peer="d0",replica="p0"} 0.0' in metrics
+    assert "phaseserve_link_bytes_per_second{" not in metrics
+    shown = (await router.http.get("/fleet")).json()["replicas"]
+    assert [link["why_not"] for replica in shown for link in replica["links"]] == [MISMATCH]
+
+
+async def test_errors_of_placed_requests_say_where_they_were(start_router: Any, pools: Any, chat: Any) -> None:
+    p, d = await pools("pd")
+    p.refuse_with = ErrorInfo(status=400, code="invalid_request", message="too long for me", param="prompt")
+    router = await start_router(p, d)
+    answer = await router.http.post("/v1/chat/completions", json=chat(**PAIR), headers={"x-request-id": "mine"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "too long for me"
+    assert answer.headers["x-request-id"] == "mine"
+    assert answer.headers["x-phaseserve-prefill-replica"] == "p0"
 
 
 @pytest.mark.parametrize(
