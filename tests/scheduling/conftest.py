@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from contracts.cluster_io import ClientRequestArrived, ReplicaJoined
+from contracts.handoff import LinkView
 from contracts.kv import Fingerprint, KVLayout
 from contracts.model import ModelSpec
 from contracts.phase import Phase, Role
@@ -77,6 +78,20 @@ class ClusterBuilder:
             "step_age_s": 0.0,
         }
         return ReplicaView(**(values | changes))
+
+    def link(self, peer_id: str, bytes_per_s: float | None = 1e6, **changes: Any) -> LinkView:
+        """A measured link without spread, age or latency to the first incarnation of a peer."""
+        values: dict[str, Any] = {"peer_id": peer_id, "peer_incarnation": "1", "bytes_per_s": bytes_per_s}
+        return LinkView(**(values | changes))
+
+    def pools(self, core: ClusterCore, prefill: str, decode: str, bytes_per_s: float | None = 1e6) -> ClusterCore:
+        """Prefill and decode replicas join, one for each letter, every pair linked; all idle, at time 0."""
+        links = tuple(self.link(peer, bytes_per_s) for peer in decode)
+        for name in prefill:
+            core.handle(self.joined(name, role=Role.PREFILL, links=links), 0.0)
+        for name in decode:
+            core.handle(self.joined(name, role=Role.DECODE), 0.0)
+        return core
 
     def joined(self, replica_id: str, incarnation: str = "1", **changes: Any) -> ReplicaJoined:
         """A replica that joins with `view(**changes)`."""
