@@ -28,9 +28,12 @@ _CLOSE_DEADLINE_S = 2.0
 
 
 class CmaTransport:
-    """See the module."""
+    """`silence_s`: a receiver that answers nothing for so long while puts are open is given up."""
 
     scheme = "cma"
+
+    def __init__(self, *, silence_s: float = 5.0) -> None:
+        self._silence_s = silence_s
 
     def unavailable(self) -> str | None:
         """Why processes cannot read each other here, or None."""
@@ -56,7 +59,7 @@ class CmaTransport:
                     raise
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             raise TransferError(f"no connection to {endpoint}: {error or type(error).__name__}") from error
-        return CmaSender(reader, writer)
+        return CmaSender(reader, writer, self._silence_s)
 
     async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes) -> None:
         peer_pid(writer)
@@ -74,12 +77,15 @@ class CmaSender:
 
     device = "memory"
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, silence_s: float) -> None:
         self._writer = writer
+        self._silence_s = silence_s
+        self._loop = asyncio.get_running_loop()
+        self._heard_at = 0.0
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[None]] = {}
         self._broken: str | None = None
-        self._listener = asyncio.get_running_loop().create_task(self._listen(reader))
+        self._listener = self._loop.create_task(self._listen(reader))
 
     async def put(self, slot_id: bytes, offset: int, source: Sequence[memoryview], note: bytes = b"") -> None:
         """See `BulkSender`. Returns when the receiver has copied the bytes (or swallowed them)."""
@@ -93,14 +99,19 @@ class CmaSender:
     async def _ask(self, number: int, header: tuple[bytes, int, int, int, int], rest: bytes) -> None:
         if self._broken is not None:
             raise TransferError(self._broken)
-        answer = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[None] = self._loop.create_future()
         self._answers[number] = answer
+        asked_at = self._loop.time()
         try:
             self._writer.write(PUT.pack(number, *header) + rest)
-            await answer
+            while not (await asyncio.wait([answer], timeout=self._silence_s))[0]:
+                if self._loop.time() - max(asked_at, self._heard_at) >= self._silence_s:
+                    self._break(f"the receiver was silent for {self._silence_s:g} s")
+            answer.result()
         except asyncio.CancelledError:
             # The receiver might be reading the source, which the caller is about to change: closing first makes it
             # drop what it read.
+            answer.cancel()
             self._break("a put was cancelled")
             raise
         finally:
@@ -124,6 +135,7 @@ class CmaSender:
             while True:
                 number, size = ANSWER.unpack(await reader.readexactly(ANSWER.size))
                 text = (await reader.readexactly(size)).decode(errors="replace")
+                self._heard_at = self._loop.time()
                 answer = self._answers.get(number)
                 if answer is not None and not answer.done():
                     answer.set_exception(TransferError(text)) if text else answer.set_result(None)

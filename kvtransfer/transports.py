@@ -39,7 +39,11 @@ def all_transports(config: TransferConfig) -> dict[str, Transport]:
             rdma_only=config.require == "rdma",
             gid_index=port.gid_index if port is not None else None,
         )
-        transports[:0] = [CmaTransport(), NixlTransport(address, environment), UcxTransport(address, environment)]
+        transports[:0] = [
+            CmaTransport(silence_s=config.silence_s),
+            NixlTransport(address, environment),
+            UcxTransport(address, environment),
+        ]
     if config.faults != Faults():
         transports = [FaultyTransport(transport, config.faults) for transport in transports]
     return {transport.scheme: transport for transport in transports}

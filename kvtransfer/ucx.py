@@ -95,7 +95,7 @@ class UcxTransport:
             return UcxSender(context, ucx, _device(context, host))
         except BaseException as error:
             if ucx is not None:
-                await asyncio.to_thread(ucx.abort)
+                await context.abort(ucx)
             await context.release()
             if isinstance(error, TimeoutError):
                 raise TransferError(f"{endpoint} did not answer within {deadline_s:g} s") from None
@@ -201,5 +201,5 @@ class UcxSender:
         """Close the endpoint, once; afterwards UCX reads no source any more."""
         if self._aborted is None:
             self._broken = reason
-            self._aborted = asyncio.get_running_loop().create_task(asyncio.to_thread(self._ucx.abort))
+            self._aborted = asyncio.get_running_loop().create_task(self._context.abort(self._ucx))
         await asyncio.shield(self._aborted)

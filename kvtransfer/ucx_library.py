@@ -15,6 +15,7 @@ import importlib
 import os
 import re
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -56,6 +57,7 @@ class UcxContext:
         self.users = 0
         self._library = load()
         self._application = self._start()
+        self._closer = ThreadPoolExecutor(1, thread_name_prefix="ucx-close")
 
     @classmethod
     def acquire(cls) -> UcxContext:
@@ -78,7 +80,8 @@ class UcxContext:
         application, self._application = self._application, None
         _contexts.pop(asyncio.get_running_loop(), None)
         if self._library.__name__ == "ucxx":
-            await asyncio.to_thread(_stop, application)
+            await asyncio.get_running_loop().run_in_executor(self._closer, _stop, application)
+        self._closer.shutdown(wait=False)
 
     def listen(self, on_endpoint: Callable[[Any], Awaitable[None]]) -> Any:
         """A listener on any port; it lives as long as the returned object. `on_endpoint`: a coroutine function."""
@@ -87,6 +90,10 @@ class UcxContext:
     async def dial(self, host: str, port: int) -> Any:
         """An endpoint, with error handling on (a dead peer is an error then, not a hang)."""
         return await self._application.create_endpoint(host, port)
+
+    async def abort(self, endpoint: Any) -> None:
+        """Close an endpoint at once; afterwards UCX neither reads nor writes memory on its behalf."""
+        await asyncio.get_running_loop().run_in_executor(self._closer, endpoint.abort)
 
     def active_transports(self) -> frozenset[str]:
         """UCX's names of the transports that it may use: `tcp`, `rc_mlx5`, ..."""

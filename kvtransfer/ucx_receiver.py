@@ -47,23 +47,25 @@ class UcxReceiver:
         self._host = host
         self._context: UcxContext | None = None
         self._listener: Any = None
+        self._port = 0
         self._connections: set[_Connection] = set()
         self._closing = False
 
     @property
     def endpoint(self) -> str:
         """See `BulkReceiver`."""
-        return format_endpoint("ucx", self._host, int(self._listener.port))
+        return format_endpoint("ucx", self._host, self._port)
 
     async def start(self) -> None:
         """See `BulkReceiver`."""
-        self._context = UcxContext.acquire()
+        self._context = context = UcxContext.acquire()
 
         async def on_endpoint(ucx: Any) -> None:  # UCXX awaits coroutine functions only, not what a lambda returns
-            await self._serve(ucx)
+            await self._serve(_Connection(self, context, ucx))
 
         try:
             self._listener = self._context.listen(on_endpoint)
+            self._port = int(self._listener.port)
         except (ucx_library.error_type(), OSError) as error:
             await self._context.release()
             self._context = None
@@ -97,8 +99,7 @@ class UcxReceiver:
             await asyncio.wait(served, timeout=ABORT_DEADLINE_S)
         await self._context.release()
 
-    async def _serve(self, ucx: Any) -> None:
-        connection = _Connection(self, ucx)
+    async def _serve(self, connection: _Connection) -> None:
         if self._closing or len(self._connections) >= MAX_CONNECTIONS:
             await connection.end()
             return
@@ -120,8 +121,9 @@ class _Put:
 class _Connection:
     """One endpoint and the puts that come over it."""
 
-    def __init__(self, receiver: UcxReceiver, ucx: Any) -> None:
+    def __init__(self, receiver: UcxReceiver, context: UcxContext, ucx: Any) -> None:
         self._receiver = receiver
+        self._context = context
         self._ucx = ucx
         self._staging = Staging()
         self._room = asyncio.Semaphore(MAX_OPEN_PUTS)
@@ -160,7 +162,7 @@ class _Connection:
         await asyncio.shield(self._ended)
 
     async def _abort(self) -> None:
-        await asyncio.to_thread(self._ucx.abort)
+        await self._context.abort(self._ucx)
         if self._puts:
             await asyncio.wait(set(self._puts), timeout=ABORT_DEADLINE_S)
 
