@@ -85,7 +85,10 @@ class NixlTransport:
 
 
 def _device(sock: socket.socket) -> str:
-    configured = os.environ.get("UCX_NET_DEVICES", "all")
+    """The configured devices; or UCX's transports if only RDMA is among them; else the interface of the connection."""
+    configured, transports = os.environ.get("UCX_NET_DEVICES", "all"), os.environ.get("UCX_TLS", "all")
+    if configured == "all" and not {"tcp", "all"} & set(transports.split(",")) and not transports.startswith("^"):
+        return transports
     return configured if configured != "all" else interface_of(sock.getsockname()[0]) or "unknown"
 
 

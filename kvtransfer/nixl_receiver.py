@@ -38,10 +38,17 @@ class NixlReceiver:
         return format_endpoint("nixl", self._host, self._port)
 
     async def start(self) -> None:
-        """See `BulkReceiver`."""
-        sock = listening(self._host, 0)
-        self._port = sock.getsockname()[1]
+        """See `BulkReceiver`. Makes an agent and drops it: UCX fails here when it has none of the transports wanted."""
         THREAD.enter()
+        try:
+            probe = await THREAD.call(lambda: Agent(self.base, len(self.slots.memory), lambda _notice: None))
+            await THREAD.call(probe.destroy)
+            del probe
+            sock = listening(self._host, 0)
+        except BaseException:
+            await THREAD.leave()
+            raise
+        self._port = sock.getsockname()[1]
         self._server = await asyncio.start_server(self._accept, sock=sock)
 
     def open_slot(self, slot_id: bytes, spans: Sequence[Span]) -> None:
