@@ -6,8 +6,10 @@ All methods belong on the transfer loop.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 
@@ -38,12 +40,31 @@ def cut(lengths: Sequence[int], offset: int, length: int) -> list[tuple[int, int
 
 @dataclass(slots=True)
 class Slot:
-    """One slot: its spans, the writes under way, and whether it only waits for those to end."""
+    """One slot: its spans and where each ends, the writes under way, and whether it only waits for those to end."""
 
     spans: tuple[Span, ...]
+    ends: list[int]
     writers: set[object] = field(default_factory=set)
     closing: bool = False
     idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def part(self, offset: int, length: int) -> list[Span] | None:
+        """Where these bytes of the slot lie, None if not all lie inside. Costs what it returns, not the slot."""
+        size = self.ends[-1] if self.ends else 0
+        if offset < 0 or length < 0 or offset + length > size:
+            return None
+        found = []
+        index = bisect_right(self.ends, offset)
+        while length:
+            span = self.spans[index]
+            left = self.ends[index] - offset
+            count = left if left < length else length
+            if count:
+                found.append(Span(span.offset + span.length - left, count))
+            offset += count
+            length -= count
+            index += 1
+        return found
 
 
 class SlotTable:
@@ -66,21 +87,18 @@ class SlotTable:
         for span in spans:
             if span.offset < 0 or span.length < 0 or span.offset + span.length > len(self.memory):
                 raise ValueError(f"{span} lies outside the memory of {len(self.memory)} bytes")
-        self._slots[slot_id] = Slot(tuple(spans))
+        self._slots[slot_id] = Slot(tuple(spans), list(accumulate(span.length for span in spans)))
 
     def begin(self, slot_id: bytes, offset: int, length: int, writer: object) -> list[Span] | None:
         """Enter a writer, and return where its bytes go; None, counted, if they must be swallowed."""
         slot = self._slots.get(slot_id)
-        try:
-            if slot is None or slot.closing:
-                raise ValueError("not open")
-            parts = cut([span.length for span in slot.spans], offset, length)
-        except ValueError:
+        spans = None if slot is None or slot.closing else slot.part(offset, length)
+        if slot is None or spans is None:
             self.refused_puts += 1
             self.refused_bytes += length
             return None
         slot.writers.add(writer)
-        return [Span(slot.spans[piece].offset + start, size) for piece, start, size in parts]
+        return spans
 
     def is_open(self, slot_id: bytes) -> bool:
         """Whether puts may still be announced."""
