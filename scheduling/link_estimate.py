@@ -15,8 +15,12 @@ from dataclasses import dataclass
 MAX_SAMPLES = 16
 KEPT = 0.7
 MIN_S = 0.05
-CHANGED = 1.25
-"""Rates further apart than this factor are not of the same link."""
+SHORTEST_S = 1e-6
+"""Below the resolution of clocks."""
+CHANGED = 1.1
+"""Two samples that are both further than this factor from what was known, on the same side, and"""
+AGREE = 1.25
+"""within this factor of each other, are of a link that has changed."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -46,7 +50,7 @@ class LinkEstimate:
     def add(self, num_bytes: int, duration_s: float, now: float) -> bool:
         """Take one measurement, of `duration_s` seconds. Returns whether it counted."""
         tiny = num_bytes < self._min_bytes and duration_s < MIN_S
-        if tiny or num_bytes <= 0 or not 0.0 < duration_s < math.inf:
+        if tiny or num_bytes <= 0 or not SHORTEST_S <= duration_s < math.inf:
             return False
         sample = Sample(num_bytes, duration_s, now)
         if len(self._samples) > 1:
@@ -92,7 +96,7 @@ class LinkEstimate:
 
 
 def _changed(known: float, previous: float, new: float) -> bool:
-    agree = max(previous, new) <= CHANGED * min(previous, new)
+    agree = max(previous, new) <= AGREE * min(previous, new)
     slower = max(previous, new) * CHANGED < known
     faster = min(previous, new) > CHANGED * known
     return agree and (slower or faster)
