@@ -15,12 +15,9 @@ from dataclasses import dataclass
 MAX_SAMPLES = 16
 KEPT = 0.7
 MIN_S = 0.05
-SHORTEST_S = 1e-6
-"""Below the resolution of clocks."""
-CHANGED = 1.1
-"""Two samples that are both further than this factor from what was known, on the same side, and"""
-AGREE = 1.25
-"""within this factor of each other, are of a link that has changed."""
+SHORTEST_S = 1e-6  # below the resolution of clocks
+CHANGED = 1.1  # two samples further than this factor from what was known, on the same side,
+AGREE = 1.25  # and within this factor of each other, are of a link that has changed
 
 
 @dataclass(slots=True, frozen=True)
