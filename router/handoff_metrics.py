@@ -15,9 +15,11 @@ _TRANSFER_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 
 
 class Handoff(StrEnum):
     """How one sequence's hand-off ended. `NOT_NEEDED`: its first token was its last; `REFUSED`: there was no ticket yet
-    when its placement came to nothing; `CANCELLED`: nobody waits."""
+    when its placement came to nothing; `CANCELLED`: nobody waits. `UNREPORTED`: the decode replica ended the sequence
+    without saying that it took KV in, so perhaps it computed the prompt again, which no text would show."""
 
     COMPLETED = "completed"
+    UNREPORTED = "unreported"
     NOT_NEEDED = "not_needed"
     REFUSED = "refused"
     FAILED = "failed"

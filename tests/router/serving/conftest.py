@@ -89,6 +89,7 @@ class ScriptedReplica:
         self.gate.set()
         self.refuse_with: ErrorInfo | None = None
         self.fail_after: int | None = None
+        self.failure = ErrorInfo(status=500, code="engine_failure", message="the step raised")
         self.silent = False
         self.full = False
         self.step_age_s = 0.0
@@ -110,7 +111,9 @@ class ScriptedReplica:
         self.may_receive = asyncio.Event()
         self.may_receive.set()
         self.fail_receive: ErrorInfo | None = None
-        self.say_first = True
+        self.say_first = self.report_handoff = True
+        self.refuses: Callable[[Request], ErrorInfo | None] = lambda request: self.refuse_with
+        self.fails_at: Callable[[Request], int | None] = lambda request: self.fail_after
         self.cached_tokens = 0
         self.peers: list[tuple[Peer, ...]] = []
         self._steps = itertools.count(1)
@@ -188,8 +191,8 @@ class ScriptedReplica:
     async def _accept(self, request: Request) -> None:
         self.submits.append(request)
         self._acked = max(self._acked, request.submit_index)
-        if self.refuse_with is not None:
-            await self.tell(wire.Refused(request_id=request.request_id, error=self.refuse_with))
+        if (refusal := self.refuses(request)) is not None:
+            await self.tell(wire.Refused(request_id=request.request_id, error=refusal))
             return
         match request.leg:
             case DecodeLeg():
@@ -222,7 +225,8 @@ class ScriptedReplica:
         )
         start = len(request.output_token_ids)
         assert first == self._whole(request)[0][start], "the sender sampled another token"
-        await self._generate(request, start if self.say_first else start + 1, report)
+        begin = start if self.say_first else start + 1
+        await self._generate(request, begin, report if self.report_handoff else None)
 
     async def _give_away(self, request: Request, ticket: KVTicket) -> None:
         """The prefill leg: the first token, and the KV; no hand-off if that token is the last."""
@@ -230,6 +234,12 @@ class ScriptedReplica:
         await asyncio.sleep(self.pace_s)
         ids, ends = self._whole(request)
         start = len(request.output_token_ids)
+        if self.fails_at(request) is not None:
+            await self._produce(
+                SequenceOutput(request_id=request.request_id, finish=FinishReason.ERROR, error=self.failure)
+            )
+            self.alive.pop(request.request_id, None)
+            return
         is_last = start + 1 == len(ids)
         sampling = request.sampling
         await self._produce(
@@ -278,8 +288,9 @@ class ScriptedReplica:
         for start in range(begin, len(ids), self.per_output):
             await self.gate.wait()
             await asyncio.sleep(self.pace_s)
-            if self.fail_after is not None and start >= self.fail_after:
-                error = ErrorInfo(status=500, code="engine_failure", message="the step raised")
+            fails_at = self.fails_at(request)
+            if fails_at is not None and start >= fails_at:
+                error = self.failure
                 await self._produce(
                     SequenceOutput(request_id=request.request_id, finish=FinishReason.ERROR, error=error)
                 )
@@ -293,7 +304,7 @@ class ScriptedReplica:
                 logprobs=tuple(_logprobs(token, sampling.logprobs) for token in part)
                 if sampling.logprobs is not None
                 else (),
-                prompt_logprobs=_prompt_logprobs(request) if start == begin and handoff is None else (),
+                prompt_logprobs=_prompt_logprobs(request) if start == begin else (),
                 finish=(ends or FinishReason.LENGTH) if last else None,
                 stop_token_id=EOS if last and ends else None,
                 usage=usage if last else None,

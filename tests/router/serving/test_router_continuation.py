@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import random
+from typing import Any, Literal
 
 import pytest
 
@@ -149,6 +150,73 @@ async def test_a_hand_off_that_fails(start_router: Any, pools: Any, chat: Any, s
     await router.wait_idle(p, d0, d1)
     metrics = (await router.http.get("/metrics")).text
     assert 'phaseserve_handoffs_total{outcome="failed"} 0.0' not in metrics
+
+
+async def test_the_decode_replica_dies_while_the_prompt_is_computed(start_router: Any, pools: Any, chat: Any) -> None:
+    p, d = await pools("pd")
+    p.gate.clear()
+    router = await start_router(p, d)
+    asked = asyncio.create_task(router.http.post("/v1/chat/completions", json=chat(n=2, **PAIR)))
+    await until(lambda: len(p.alive) == 2)
+    await d.close()
+    legs = sorted(request.request_id for request in p.submits[:2])
+    await until(lambda: sorted(p.cancelled) == legs)
+    p.gate.set()
+    answer = await asked  # whole on the replica that is left, and it says so
+    assert {choice["message"]["content"] for choice in answer.json()["choices"]} == {"Hello world"}
+    assert answer.headers["x-phaseserve-layout"] != "disaggregated"
+    assert answer.headers["x-phaseserve-fallback"]
+    await router.wait_idle(p)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_every_request_ends_right_whatever_fails(
+    start_router: Any, pools: Any, chat: Any, stream_ok: Any, seed: int
+) -> None:
+    """Refusals, failed prefills, lost KV and failed decodes by chance; some clients leave."""
+    chance = random.Random(seed)
+    busy = ErrorInfo(status=503, code="unavailable", message="full")
+    replicas = await pools("ppddm")
+    for each in replicas:
+        each.say(WORDS)
+        each.failure = LOST_KV
+        each.refuses = lambda request: busy if chance.random() < 0.1 else None
+        each.fails_at = lambda request: 5 if chance.random() < 0.05 else None
+        each.may_receive = SometimesLate(chance)
+    router = await start_router(*replicas)
+    await until(lambda: len(router.fleet.core.snapshot(0).replicas) == 5)
+
+    async def ask(number: int) -> str:
+        layout = chance.choice(["disaggregated", "auto", "colocated"])
+        asked = chat(f"{number}", max_tokens=300, stream=True, phaseserve={"layout": layout}, n=chance.choice([1, 2]))
+        try:
+            async with asyncio.timeout(0.05 if chance.random() < 0.1 else 20):
+                answer = await router.http.post("/v1/chat/completions", json=asked)
+        except TimeoutError:
+            return "left"
+        if answer.status_code == 200 and b'"error"' not in answer.content:
+            assert set(stream_ok(answer.content, choices=asked["n"]).values()) == {WORDS}
+            return "right"
+        assert b'"code":"unavailable"' in answer.content or b'"code":"kv_handoff_failed"' in answer.content
+        return "named"
+
+    ends = await asyncio.gather(*(ask(number) for number in range(60)))
+    assert ends.count("right") > 30
+    await router.wait_idle(*replicas)
+    assert router.fleet._flights._by_sequence == {}
+    assert b"phaseserve_malformed_messages_total 0.0" in router.app.state.served.metrics.text()
+
+
+class SometimesLate(asyncio.Event):
+    """Every now and then the KV takes its time."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
+        self._chance = chance
+
+    async def wait(self) -> Literal[True]:
+        await asyncio.sleep(0.1 if self._chance.random() < 0.2 else 0.0)
+        return True
 
 
 async def test_a_replica_that_repeats_itself_is_not_believed(

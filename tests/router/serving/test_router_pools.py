@@ -199,6 +199,29 @@ async def test_a_leg_that_is_refused_ends_the_other(
         assert p.submits == []
 
 
+async def test_without_a_live_prefill_replica_nothing_reaches_the_other(
+    start_router: Any, pools: Any, chat: Any
+) -> None:
+    p, d = await pools("pd")
+    router = await start_router(p, d)
+    await p.close()
+    await until(lambda: len(router.fleet.core.snapshot(0).replicas) == 1)
+    async with asyncio.timeout(1):
+        answer = await router.http.post("/v1/chat/completions", json=chat(**PAIR))
+    assert answer.status_code == 503
+    assert "prefill" in answer.json()["error"]["message"]
+    assert d.submits == []
+
+
+async def test_an_answer_without_a_hand_off_is_counted(start_router: Any, pools: Any, chat: Any) -> None:
+    """Perhaps the decode replica computed the prompt again: no text would show it."""
+    p, d = await pools("pd")
+    d.report_handoff = False
+    router = await start_router(p, d)
+    assert (await router.http.post("/v1/chat/completions", json=chat(**PAIR))).status_code == 200
+    assert 'handoffs_total{outcome="unreported"} 1.0' in (await router.http.get("/metrics")).text
+
+
 async def test_nothing_over_the_limit_is_dispatched(start_router: Any, pools: Any) -> None:
     p, d = await pools("pd")
     router = await start_router(p, d, max_context=64)
