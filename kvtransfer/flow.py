@@ -20,7 +20,7 @@ from kvtransfer.wire import PUT_NOTE, Streaming
 
 GATHER_BYTES = 1 << 20
 GATHER_S = 0.002
-PUT_S = 0.25
+PUT_S = 0.01
 MIN_PUT_BYTES = 64 << 10
 STALL_FACTOR = 4.0
 BACK_TO_BACK = 1
@@ -102,7 +102,7 @@ class Flow:
         put_bytes = self._put_bytes()
         served = 0
         for outgoing in self.tickets.values():
-            if outgoing.ended:
+            if outgoing.ended or outgoing.cells.all_taken:
                 continue
             served += 1
             if served > self._max_tickets:

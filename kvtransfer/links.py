@@ -17,7 +17,9 @@ LONGEST_PAUSE_S = 5.0
 STABLE_S = 10.0
 PROBE_BASE_S = 10.0
 PROBE_FACTOR = 8.0
-JOIN_PROBE_BYTES = 1 << 20
+MIN_PROBE_BYTES = 128 << 10
+JOIN_PROBE_S = 0.1
+MAX_PROBE_S = 1.0
 
 
 class Link:
@@ -114,7 +116,7 @@ class Links:
         self._on_up(session)
         peer = link.peer
         self._emit(Linked(peer.replica_id, peer.incarnation, session.scheme, session.device, session.latency_s))
-        self.probe(peer.replica_id, JOIN_PROBE_BYTES)
+        self.probe(peer.replica_id, max(MIN_PROBE_BYTES, int(session.bytes_per_s * JOIN_PROBE_S)))
         try:
             reason = await session.until_ended(self._on_message)
         finally:
@@ -133,6 +135,8 @@ class Links:
 
     async def _probe(self, link: Link, session: Session, num_bytes: int) -> None:
         rate = session.bytes_per_s
+        if rate > 0.0:
+            num_bytes = min(num_bytes, max(MIN_PROBE_BYTES, int(rate * MAX_PROBE_S)))
         deadline_s = PROBE_BASE_S + (PROBE_FACTOR * num_bytes / rate if rate > 0.0 else 0.0)
         try:
             async with asyncio.timeout(deadline_s):

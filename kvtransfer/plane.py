@@ -17,13 +17,12 @@ from kvtransfer.intake import Intake
 from kvtransfer.interfaces import local_choice
 from kvtransfer.links import Links
 from kvtransfer.probe import PIECE_BYTES
-from kvtransfer.protocol import TransferError, Transport
 from kvtransfer.receiver import Receiver
+from kvtransfer.roster import make_roster
 from kvtransfer.sender import Sender
 from kvtransfer.session import Dialling, Session
 from kvtransfer.spans import Pool
 from kvtransfer.tls import TlsFiles, client_context, server_context
-from kvtransfer.transports import all_transports
 from kvtransfer.wire import Expect, Identity, Message, ticket_name
 
 TICK_S = 0.1
@@ -41,14 +40,14 @@ class Plane:
         memory: memoryview,
         on_event: Callable[[TransferEvent], None],
         counters: TransferCounters,
-        transports: Sequence[Transport] | None,
     ) -> None:
         self._config = config
         self._choice = local_choice(config.host, config.device)
         self._tls = TlsFiles(config.tls_cert, config.tls_key, config.tls_ca) if config.tls else None
-        self._left_out: list[str] = []
-        chosen = tuple(transports) if transports is not None else self._usable(config)
+        self._roster = make_roster(config)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._endpoint = ""
+        self.description = "not started"
         self.sender = Sender(
             pool,
             memory,
@@ -61,7 +60,8 @@ class Plane:
             silence_s=config.silence_s,
         )
         self.receiver = Receiver(pool, memory, on_event, self._spawn, counters, silence_s=config.silence_s)
-        self._intake = Intake(chosen, memory, self.receiver.on_landed, self._on_scratch)
+        usable = tuple(self._roster.usable.values())
+        self._intake = Intake(usable, memory, self.receiver.on_landed, self._on_scratch)
         self.receiver.attach(self._intake)
         self._door = Door(
             self._intake,
@@ -73,35 +73,22 @@ class Plane:
             on_message=self._from_sender,
             on_gone=self.receiver.on_gone,
         )
-        dialling = Dialling(
-            identity=identity,
-            key=key,
-            transports=chosen,
-            memory=memory,
-            pattern=memoryview(bytearray(secrets.token_bytes(PIECE_BYTES))),
-            tls=client_context(self._tls) if self._tls is not None else None,
-            deadline_s=config.connect_deadline_s,
-            silence_s=config.silence_s,
-        )
         self._links = Links(
-            dialling,
+            self._dialling(identity, key, memory),
             on_event,
             on_up=self.sender.on_up,
             on_down=self.sender.on_down,
             on_message=self._from_receiver,
             busy=self.sender.busy,
         )
-        self._schemes = ", ".join(transport.scheme for transport in chosen)
-        self.description = f"transports {self._schemes}; not started"
 
     async def start(self) -> tuple[str, ...]:
         """Listen. Raises `TransferError`; then `close` frees what was opened."""
         await self._intake.start()
         tls = server_context(self._tls) if self._tls is not None else None
-        endpoint = await self._door.start(self._choice.address, self._config.port, tls)
-        self._endpoint = endpoint
+        self._endpoint = await self._door.start(self._choice.address, self._config.port, tls)
         self._describe()
-        return (endpoint,)
+        return (self._endpoint,)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep deadlines until `stop`."""
@@ -159,19 +146,17 @@ class Plane:
 
     # --- inside
 
-    def _usable(self, config: TransferConfig) -> tuple[Transport, ...]:
-        found = []
-        for scheme, transport in all_transports(config).items():
-            if config.transport != scheme and (config.transport != "auto" or scheme == "loopback"):
-                continue
-            why_not = transport.unavailable()
-            if why_not is None:
-                found.append(transport)
-            else:
-                self._left_out.append(f"{scheme}: {why_not}")
-        if not found:
-            raise TransferError(f"no transport can be used here: {'; '.join(self._left_out) or config.transport}")
-        return tuple(found)
+    def _dialling(self, identity: Identity, key: bytes, memory: memoryview) -> Dialling:
+        return Dialling(
+            identity=identity,
+            key=key,
+            roster=self._roster,
+            memory=memory,
+            pattern=memoryview(bytearray(secrets.token_bytes(PIECE_BYTES))),
+            tls=client_context(self._tls) if self._tls is not None else None,
+            deadline_s=self._config.connect_deadline_s,
+            silence_s=self._config.silence_s,
+        )
 
     def _on_scratch(self, slot_id: bytes, offset: int, length: int, note: bytes) -> None:
         self._door.on_scratch(slot_id, offset, length, note)
@@ -193,6 +178,6 @@ class Plane:
             f"{session.bytes_per_s / 1e6:.1f} MB/s, {1e3 * session.latency_s:.2f} ms"
             for session in self._links.sessions()
         )
-        left_out = f"; not used: {'; '.join(self._left_out)}" if self._left_out else ""
-        where = f"{self._endpoint}, {self._choice}"
-        self.description = f"{where}; transports {self._schemes}{left_out}; links: {links or 'none yet'}"
+        left_out = "".join(f"; no {scheme}: {reason}" for scheme, reason in self._roster.left_out.items())
+        where = f"{self._endpoint}, {self._choice}; transports {', '.join(self._roster.usable)}"
+        self.description = f"{where}{left_out}; links: {links or 'none yet'}"

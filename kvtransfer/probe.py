@@ -20,8 +20,8 @@ from kvtransfer.protocol import BulkSender, Span, TransferError
 from kvtransfer.rate import tail
 from kvtransfer.wire import PROBE_NOTE, ProbeBegin, ProbeResult
 
-TEST_BYTES = 64 << 10
-TEST_REGIONS = 32
+TEST_BYTES = 16 << 10
+TEST_REGIONS = 64
 PIECE_BYTES = 256 << 10
 AREA_PIECES = 4
 SCRATCH_BYTES = TEST_REGIONS * TEST_BYTES + AREA_PIECES * PIECE_BYTES

@@ -11,16 +11,17 @@ MAX_LANDINGS = 4096
 
 
 class RateMeter:
-    """Landings of one link."""
+    """Landings of one link. Short busy runs add up until together they say enough."""
 
     def __init__(self) -> None:
         self._run: list[tuple[float, int]] = []
-        self._best: list[tuple[float, int]] = []
+        self._bytes = 0
+        self._seconds = 0.0
 
     def landed(self, now: float, num_bytes: int, *, back_to_back: bool) -> None:
         """`num_bytes` are there since `now`."""
         if not back_to_back or not self._run:
-            self._keep()
+            self._end_run()
             self._run = [(now, 0)]
         else:
             self._run.append((now, num_bytes))
@@ -28,23 +29,21 @@ class RateMeter:
                 del self._run[: MAX_LANDINGS // 2]
 
     def take(self, min_s: float) -> tuple[int, float] | None:
-        """Bytes and seconds of the tail of the longest busy run since the last `take`; None where that is shorter than
-        `min_s`, and then it stays for the next time."""
-        self._keep()
-        found = tail(self._best)
-        if found is None or found[1] < min_s:
+        """Bytes and seconds of the tails of all busy runs since the last `take`; None while that is less than `min_s`,
+        and then they stay for the next time."""
+        self._end_run()
+        if self._seconds < min_s:
             return None
-        self._best = []
-        self._run = self._run[-1:]
+        found = (self._bytes, self._seconds)
+        self._bytes, self._seconds = 0, 0.0
         return found
 
-    def _keep(self) -> None:
-        if _duration(self._run) >= _duration(self._best):
-            self._best = list(self._run)
-
-
-def _duration(landings: list[tuple[float, int]]) -> float:
-    return landings[-1][0] - landings[0][0] if landings else 0.0
+    def _end_run(self) -> None:
+        found = tail(self._run)
+        self._run = self._run[-1:]
+        if found is not None:
+            self._bytes += found[0]
+            self._seconds += found[1]
 
 
 def tail(landings: list[tuple[float, int]]) -> tuple[int, float] | None:

@@ -267,3 +267,5 @@ class Sender:
     def _remove(self, outgoing: Outgoing, flow: Flow) -> None:
         del self._tickets[outgoing.ticket_id]
         del flow.tickets[outgoing.ticket_id]
+        if self._flows.get(outgoing.session) is flow:
+            flow.pump()  # others may have waited for it

@@ -21,7 +21,7 @@ from kvtransfer.config import TransferConfig
 from kvtransfer.counters import TransferCounters
 from kvtransfer.events import TransferEvent
 from kvtransfer.plane import Plane
-from kvtransfer.protocol import TransferError, Transport
+from kvtransfer.protocol import TransferError
 from kvtransfer.spans import Pool
 from kvtransfer.wire import Identity
 
@@ -34,7 +34,6 @@ class TransferService:
     identity: replica id, incarnation, fingerprint (whose layout says what `memory` is).
     memory: writable bytes, C order `[num_layers, num_blocks, block_bytes_per_layer]`; must outlive the service.
     on_event: called on the service's thread; must return quickly and not raise.
-    transports: instead of those that `config` chooses, best first.
     Raises `ConfigError` for memory of another size, a missing secret, or files and addresses that cannot be used.
     """
 
@@ -45,8 +44,6 @@ class TransferService:
         memory: memoryview,
         num_blocks: int,
         on_event: Callable[[TransferEvent], None],
-        *,
-        transports: Sequence[Transport] | None = None,
     ) -> None:
         replica_id, incarnation, fingerprint = identity
         pool = Pool(fingerprint.layout, num_blocks)
@@ -64,7 +61,6 @@ class TransferService:
             memory.cast("B"),
             on_event,
             self.counters,
-            transports,
         )
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

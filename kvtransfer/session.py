@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,16 +17,17 @@ from contracts.errors import ProtocolError
 from contracts.handoff import Peer
 from kvtransfer.auth import Handshake, Role
 from kvtransfer.channel import Channel, open_channel
-from kvtransfer.probe import Prober
+from kvtransfer.choose import refusal
+from kvtransfer.probe import TEST_BYTES, Prober
 from kvtransfer.protocol import BulkSender, TransferError, Transport
 from kvtransfer.recut import fingerprint_difference
+from kvtransfer.roster import Roster
 from kvtransfer.sockets import parse_endpoint
 from kvtransfer.wire import BulkOffer, Chosen, Identity, Message, Offer, ProbeResult, Ready, encode
 
 _T = TypeVar("_T")
 WARM_UP_BYTES = 256 << 10
-ANY_SOURCE = ("tcp", "loopback")
-"""Transports whose puts may come from anywhere: needed where blocks are cut anew into memory of their own."""
+WARM_UP_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Dialling:
 
     identity: Identity
     key: bytes
-    transports: Sequence[Transport]
+    roster: Roster
     memory: memoryview
     pattern: memoryview
     tls: ssl.SSLContext | None
@@ -125,8 +126,10 @@ class Session:
     async def settle(self) -> None:
         """Find the transport. Raises `TransferError` when none comes up, naming each."""
         offer = await self._answer(self._offer)
+        recut = self.peer.fingerprint.layout.block_size != self._dialling.identity.fingerprint.layout.block_size
+        candidates, passed_over = self._dialling.roster.candidates(offer.bulk, recut=recut)
         failures = []
-        for bulk, transport in self._candidates(offer.bulk):
+        for bulk, transport in candidates:
             try:
                 async with asyncio.timeout(self._dialling.deadline_s):
                     await self._try(bulk, transport, offer.scratch_slot)
@@ -138,21 +141,9 @@ class Session:
                 self.channel.send(Chosen(scheme=self.scheme, device=self.device))
                 await self._answer(self._ready)
                 return
-        here = ", ".join(transport.scheme for transport in self._dialling.transports)
-        there = ", ".join(bulk.scheme for bulk in offer.bulk)
-        reason = "; ".join(failures) or f"no transport in common: {here or 'none'} here, {there or 'none'} there"
+        reason = "; ".join([*failures, passed_over]) or "no transport in common"
         self.channel.send(Chosen(scheme="", device="", refused=reason))
         raise TransferError(reason)
-
-    def _candidates(self, offers: Sequence[BulkOffer]) -> list[tuple[BulkOffer, Transport]]:
-        """In our own order, best first."""
-        recut = self.peer.fingerprint.layout.block_size != self._dialling.identity.fingerprint.layout.block_size
-        return [
-            (bulk, transport)
-            for transport in self._dialling.transports
-            for bulk in offers
-            if bulk.scheme == transport.scheme and (not recut or bulk.scheme in ANY_SOURCE)
-        ]
 
     async def _try(self, offer: BulkOffer, transport: Transport, scratch_slot: bytes) -> None:
         bulk = scratch = None
@@ -162,6 +153,9 @@ class Session:
             self._prober = Prober(self.channel, scratch, scratch_slot, pattern)
             await self._prober.self_test()
             bulk = await self._connect(transport, offer.endpoint, self._dialling.memory)
+            refused = refusal(self._dialling.roster.config, offer.scheme, bulk.device)
+            if refused is not None:
+                raise TransferError(refused)
             self.latency_s = await self._prober.self_test()
             await self._warm_up(self._prober)
         except BaseException:
@@ -175,7 +169,9 @@ class Session:
         self.scheme, self.device = transport.scheme, bulk.device
 
     async def _warm_up(self, prober: Prober) -> None:
-        result = await prober.once(WARM_UP_BYTES, 0.0, lambda: False)
+        guess = TEST_BYTES / max(self.latency_s, 1e-6)
+        num_bytes = min(WARM_UP_BYTES, int(guess * WARM_UP_S))
+        result = await prober.once(num_bytes, guess, lambda: False)
         if result is not None and result.tail_s > 0.0:
             self.bytes_per_s = result.tail_bytes / result.tail_s
 

@@ -29,7 +29,7 @@ E = TypeVar("E")
 
 
 def layout(**changes: Any) -> KVLayout:
-    values = {"num_layers": 3, "num_kv_heads": 2, "head_dim": 8, "block_size": 16, "dtype": "float32"}
+    values: dict[str, Any] = {"num_layers": 3, "num_kv_heads": 2, "head_dim": 8, "block_size": 16, "dtype": "float32"}
     return KVLayout(**(values | changes))
 
 
@@ -95,7 +95,8 @@ class Replica:
                 if len(found) >= count:
                     return found[count - 1]
                 left = deadline - time.monotonic()
-                assert left > 0 and self._changed.wait(left), f"{self.name}: no {kind.__name__} in {self.events[-20:]}"
+                assert left > 0, f"{self.name}: no {kind.__name__} in {self.events[-20:]}"
+                self._changed.wait(left)
 
 
 @dataclass(eq=False)
