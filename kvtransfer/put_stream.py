@@ -179,3 +179,15 @@ def advance(views: Sequence[memoryview], first: int, count: int) -> tuple[int, m
         count -= size
         first += 1
     return first, None
+
+
+def scatter(source: memoryview, buffers: Sequence[memoryview]) -> int:
+    """Copy from the front of `source` into the buffers, as far as either lasts. Returns the bytes copied."""
+    start = 0
+    for buffer in buffers:
+        part = source[start : start + len(buffer)]
+        buffer[: len(part)] = part
+        start += len(part)
+        if start == len(source):
+            break
+    return start

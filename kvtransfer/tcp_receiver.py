@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from kvtransfer.protocol import Admit, OnLanded, Span, TransferError
-from kvtransfer.put_stream import Counters, PutReader
+from kvtransfer.put_stream import Counters, PutReader, scatter
 from kvtransfer.slot_spans import SlotTable
 from kvtransfer.sockets import format_endpoint, listening, tune
 
@@ -24,6 +24,7 @@ ADMISSION_S = 2.0
 MAX_STRANGERS = 64
 MAX_CONNECTIONS = 1024
 ACCEPT_PAUSE_S = 0.2
+STAGE_BYTES = 128 << 10
 OUT_OF_SOMETHING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -121,12 +122,17 @@ class PlainPipe:
 
 
 class TlsPipe(asyncio.BufferedProtocol):
-    """An encrypted connection: asyncio decrypts into the memory that the reader names."""
+    """An encrypted connection: asyncio decrypts into the memory that the reader names.
+
+    One buffer costs one turn of the loop. So where the next piece is small, many are decrypted together and spread.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
         self._loop = loop
         self._connection = connection
         self._transport: asyncio.Transport | None = None
+        self._stage = memoryview(bytearray(STAGE_BYTES))
+        self._staging = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake succeeded."""
@@ -137,12 +143,24 @@ class TlsPipe(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes belong."""
-        return self._connection.reader.buffers()[0]
+        reader = self._connection.reader
+        first = reader.buffers()[0]
+        self._staging = reader.admitted and len(first) < STAGE_BYTES
+        return self._stage if self._staging else first
 
     def buffer_updated(self, nbytes: int) -> None:
         """They are there."""
-        if self._transport is not None:
+        if self._transport is None:
+            return
+        if not self._staging:
             self._connection.filled(nbytes, self._loop.time())
+            return
+        rest = self._stage[:nbytes]
+        while rest:
+            count = scatter(rest, self._connection.reader.buffers())
+            rest = rest[count:]
+            if not self._connection.filled(count, self._loop.time()):
+                return
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer closed, or the connection broke."""
