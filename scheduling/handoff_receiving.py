@@ -25,7 +25,7 @@ def reserve_handoffs(state: ReplicaState, now: float) -> None:
     Overdue and preempted prompts that wait to be computed here have the first claim on free blocks.
     """
     config = state.config
-    if not state.to_receive or len(state.receiving) >= config.max_receiving:
+    if not state.to_receive or len(state.receiving) >= config.max_receiving or state.num_running >= config.max_running:
         return
     reserve = Reserve(state)
     for prompt in state.waiting.values():

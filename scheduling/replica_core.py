@@ -116,7 +116,8 @@ class ReplicaCore:
                 outputs = self._transfer_event(event, now)
         outputs += end_leases(state, now)
         end_holds(state, now)
-        reserve_handoffs(state, now)
+        if not isinstance(event, KVArriving):  # by far the most frequent, and it makes no room
+            reserve_handoffs(state, now)
         probe = state.links.next_probe(state.config, now)
         step_next = next_step(state, now) if state.in_flight is None else None
         if state.transfer_actions:
