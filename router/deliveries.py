@@ -53,8 +53,12 @@ class Deliveries:
             if (error := given_up(replica_id, output)) is not None:
                 self._leg_failed(flight, placed, leg, error)
                 continue
+            known_ids = flight.tracks[placed.number].token_ids
+            if placed.goes_on(leg, output, known_ids):
+                self._deliver(flight, placed, output, now, cancels)
+                continue
             try:
-                for news in placed.take(leg, output, flight.tracks[placed.number].token_ids):
+                for news in placed.take(leg, output, known_ids):
                     if self._deliver(flight, placed, news, now, cancels):
                         break
             except ProtocolError as wrong:

@@ -84,6 +84,20 @@ class PlacedSequence:
         self.handed_over = False  # nobody is told twice
         return told
 
+    def goes_on(self, leg: Leg, output: SequenceOutput, known: Sequence[int]) -> bool:
+        """The common case, told quickly: the decode leg's next tokens and nothing else. They count as taken in."""
+        index = leg.next_index
+        if (
+            output.first_index != index
+            or index != len(known)
+            or output.finish is not None
+            or leg is not self.decode
+            or self.waits_for_prefill
+        ):
+            return False
+        leg.next_index = index + len(output.token_ids)
+        return True
+
     def take(self, leg: Leg, output: SequenceOutput, known: Sequence[int]) -> Iterator[SequenceOutput]:
         """What an output of one leg adds to the `known` output tokens (which grow as the caller takes it in).
 
