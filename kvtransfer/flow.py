@@ -21,7 +21,7 @@ from kvtransfer.wire import PUT_NOTE, Streaming
 GATHER_BYTES = 1 << 20
 GATHER_S = 0.002
 PUT_S = 0.01
-MIN_PUT_BYTES = 64 << 10
+MIN_PUT_BYTES = 128 << 10
 STALL_FACTOR = 4.0
 BACK_TO_BACK = 1
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contracts.errors import ProtocolError
 from contracts.handoff import Peer
 from kvtransfer.events import Linked, Measured, TransferEvent, Unlinked
+from kvtransfer.probe import first_piece
 from kvtransfer.protocol import TransferError
 from kvtransfer.session import Dialling, Session, open_session
 from kvtransfer.wire import Message
@@ -140,7 +141,7 @@ class Links:
         deadline_s = PROBE_BASE_S + (PROBE_FACTOR * num_bytes / rate if rate > 0.0 else 0.0)
         try:
             async with asyncio.timeout(deadline_s):
-                found = await session.prober.measure(num_bytes, rate, lambda: self._busy(session))
+                found = await session.prober.measure(num_bytes, first_piece(rate), lambda: self._busy(session))
             if found is not None:
                 session.bytes_per_s = found[0] / found[1]
                 self._emit(Measured(link.peer.replica_id, found[0], found[1], probe=True))

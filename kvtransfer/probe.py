@@ -25,12 +25,15 @@ TEST_REGIONS = 64
 PIECE_BYTES = 256 << 10
 AREA_PIECES = 4
 SCRATCH_BYTES = TEST_REGIONS * TEST_BYTES + AREA_PIECES * PIECE_BYTES
-PIECES_UNDER_WAY = 2
-PIECE_S = 0.01
-MIN_PROBE_S = 0.05
+PIECES_UNDER_WAY = 4
+MIN_PIECE_BYTES = 16 << 10
+MIN_PIECES = 4
+FIRST_PIECE_S = 0.01
+SHORT_PIECE_S = 0.05
+MIN_PROBE_S = 0.1
+"""Of a whole probe, so that its second half takes 50 ms."""
 MAX_PROBE_BYTES = 64 << 20
 ROUNDS = 3
-ENLARGEMENTS = 4
 
 
 def scratch_spans(session_number: int) -> tuple[Span, Span]:
@@ -69,10 +72,12 @@ class Prober:
             raise TransferError("the self-test arrived changed")
         return loop.time() - start
 
-    async def once(self, num_bytes: int, bytes_per_s: float, busy: Callable[[], bool]) -> ProbeResult | None:
-        """One probe of about `num_bytes`; None when it gave way to a real transfer. Raises `TransferError`."""
-        piece = max(16 << 10, min(PIECE_BYTES, int(bytes_per_s * PIECE_S))) if bytes_per_s > 0 else PIECE_BYTES
-        count = max(4, -(-num_bytes // piece))
+    async def once(self, num_bytes: int, piece: int, busy: Callable[[], bool]) -> ProbeResult | None:
+        """One probe of about `num_bytes`, in pieces of `piece` bytes; None when it gave way to a real transfer.
+
+        Raises `TransferError`.
+        """
+        count = max(MIN_PIECES, -(-num_bytes // piece))
         answer = self._begin(count * piece, verify=False)
         free = asyncio.Semaphore(PIECES_UNDER_WAY)
         gave_way = False
@@ -95,25 +100,23 @@ class Prober:
             raise TransferError(f"a probe failed: {first}") from first
         return None if gave_way else await answer
 
-    async def measure(self, num_bytes: int, bytes_per_s: float, busy: Callable[[], bool]) -> tuple[int, float] | None:
-        """Bytes and seconds of the median of three probes, each of at least 50 ms; None when they gave way."""
+    async def measure(self, num_bytes: int, piece: int, busy: Callable[[], bool]) -> tuple[int, float] | None:
+        """Bytes and seconds of the median of three probes, each of at least 50 ms; None when they gave way.
+
+        Begins with `num_bytes` in pieces of `piece` bytes and enlarges both: the whole until it takes long enough, the
+        pieces as long as one takes next to no time, since the cost of each would be measured instead of the link.
+        """
         found: list[ProbeResult] = []
-        enlarged = 0
         while len(found) < ROUNDS:
-            result = None if busy() else await self.once(num_bytes, bytes_per_s, busy)
+            result = None if busy() else await self.once(num_bytes, piece, busy)
             if result is None:
                 return None
-            if result.tail_s <= 0.0 or result.tail_bytes <= 0:
-                needed = 4 * num_bytes
-            else:
-                bytes_per_s = result.tail_bytes / result.tail_s
-                needed = int(bytes_per_s * MIN_PROBE_S * 1.2)
-            if needed > 1.2 * num_bytes and num_bytes < MAX_PROBE_BYTES and enlarged < ENLARGEMENTS:
-                num_bytes = min(needed, MAX_PROBE_BYTES)
-                enlarged += 1
+            wanted = _enlarged(num_bytes, piece, result)
+            if wanted != (num_bytes, piece):
+                num_bytes, piece = wanted
                 found.clear()
-                continue
-            found.append(result)
+            else:
+                found.append(result)
         rates = {result.tail_bytes / result.tail_s: result for result in found if result.tail_s > 0.0}
         if not rates:
             return None
@@ -131,6 +134,24 @@ class Prober:
         source = self._pattern[:length]
         note = PROBE_NOTE.pack(0, self._next_id, xxhash.xxh3_64_intdigest(source))
         await self._bulk.put(self._slot, offset, [source], note)
+
+
+def first_piece(bytes_per_s: float) -> int:
+    """Bytes of a piece that takes about 10 ms on a link of this rate."""
+    return max(MIN_PIECE_BYTES, min(PIECE_BYTES, int(bytes_per_s * FIRST_PIECE_S)))
+
+
+def _enlarged(num_bytes: int, piece: int, result: ProbeResult) -> tuple[int, int]:
+    """What to probe with after this result: the same again if it was long enough and its pieces too."""
+    if result.tail_s <= 0.0 or result.tail_bytes <= 0:
+        return min(4 * num_bytes, MAX_PROBE_BYTES), PIECE_BYTES
+    rate = result.tail_bytes / result.tail_s
+    if piece < PIECE_BYTES and piece / rate < SHORT_PIECE_S:
+        piece = min(4 * piece, PIECE_BYTES)
+    needed = rate * MIN_PROBE_S
+    if num_bytes < needed:
+        num_bytes = min(max(2 * num_bytes, int(1.3 * needed)), MAX_PROBE_BYTES)
+    return num_bytes, piece
 
 
 @dataclass(slots=True)

@@ -8,6 +8,8 @@ busy run only the tail counts (its second half): a token bucket lets the head pa
 from __future__ import annotations
 
 MAX_LANDINGS = 4096
+MIN_PUT_BYTES = 32 << 10
+"""Smaller puts tell what one of them costs, not how fast the link is."""
 
 
 class RateMeter:
@@ -20,7 +22,7 @@ class RateMeter:
 
     def landed(self, now: float, num_bytes: int, *, back_to_back: bool) -> None:
         """`num_bytes` are there since `now`."""
-        if not back_to_back or not self._run:
+        if not back_to_back or not self._run or num_bytes < MIN_PUT_BYTES:
             self._end_run()
             self._run = [(now, 0)]
         else:

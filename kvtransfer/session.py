@@ -18,7 +18,7 @@ from contracts.handoff import Peer
 from kvtransfer.auth import Handshake, Role
 from kvtransfer.channel import Channel, open_channel
 from kvtransfer.choose import refusal
-from kvtransfer.probe import TEST_BYTES, Prober
+from kvtransfer.probe import TEST_BYTES, Prober, first_piece
 from kvtransfer.protocol import BulkSender, TransferError, Transport
 from kvtransfer.recut import fingerprint_difference
 from kvtransfer.roster import Roster
@@ -171,7 +171,7 @@ class Session:
     async def _warm_up(self, prober: Prober) -> None:
         guess = TEST_BYTES / max(self.latency_s, 1e-6)
         num_bytes = min(WARM_UP_BYTES, int(guess * WARM_UP_S))
-        result = await prober.once(num_bytes, guess, lambda: False)
+        result = await prober.once(num_bytes, first_piece(guess), lambda: False)
         if result is not None and result.tail_s > 0.0:
             self.bytes_per_s = result.tail_bytes / result.tail_s
 
