@@ -69,6 +69,19 @@ class FleetMetrics(Collector):
                 if (value := _link_value(link, name)) is not None:
                     gauge.add_metric([replica_id, link.peer_id], value)
             yield gauge
+        transfers = CounterMetricFamily(
+            "phaseserve_link_transfers", "Hand-offs over a link.", labels=["replica", "peer", "outcome"]
+        )
+        info = GaugeMetricFamily(
+            "phaseserve_link_info", "What carries KV to a peer.", labels=["replica", "peer", "transport", "device"]
+        )
+        for replica_id, link in links:
+            transfers.add_metric([replica_id, link.peer_id, "completed"], link.transfers)
+            transfers.add_metric([replica_id, link.peer_id, "failed"], link.failed_transfers)
+            if link.transport:
+                info.add_metric([replica_id, link.peer_id, link.transport, link.device], 1)
+        yield transfers
+        yield info
 
 
 def _link_value(link: LinkView, name: str) -> float | None:

@@ -317,6 +317,8 @@ async def test_metrics_decisions_and_fleet(start_router: Any, pools: Any, chat: 
         "phaseserve_handoff_exposed_seconds_count 2.0",
         'phaseserve_link_bytes_per_second{peer="d0",replica="p0"} 1e+09',
         'phaseserve_link_usable{peer="d0",replica="p0"} 1.0',
+        'phaseserve_link_info{device="none",peer="d0",replica="p0",transport="test"} 1.0',
+        'phaseserve_link_transfers_total{outcome="completed",peer="d0",replica="p0"} 3.0',
         'phaseserve_replica_prompt_tokens_computed_total{replica="d0"} 0.0',
         'phaseserve_replica_receiving{replica="d0"} 0.0',
         'phaseserve_fallbacks_total{reason="no_link"} 0.0',
