@@ -204,6 +204,12 @@ def memory_rig() -> Iterator[Rig]:
     yield from _rig("loopback")
 
 
+@pytest.fixture
+def tcp_rig() -> Iterator[Rig]:
+    """Over TCP only."""
+    yield from _rig("tcp")
+
+
 def _rig(scheme: str) -> Iterator[Rig]:
     before = _held()
     made = Rig(scheme)
