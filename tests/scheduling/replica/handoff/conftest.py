@@ -19,6 +19,7 @@ from contracts.replica_io import (
     ClientGone,
     CommitKV,
     DrainRequested,
+    KVArriving,
     KVClosed,
     KVLost,
     KVReceived,
@@ -89,7 +90,11 @@ class PairLab:
         return ran
 
     def wait(self, duration_s: float) -> None:
-        """Let time pass on both."""
+        """Let time pass on both; a sender at work gives signs of life, as its data plane does."""
+        for request_id in [name for name, transfer in self.transfers.items() if transfer.to_d]:
+            leg = self.p.core.state.sequences.get(request_id)
+            if leg is not None and not leg.is_over:
+                self.send(self.d, KVArriving(request_id, 0, 1e6, duration_s))
         for lab in (self.p, self.d):
             lab.now += duration_s
             self.send(lab, Woken())

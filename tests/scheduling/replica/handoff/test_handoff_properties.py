@@ -39,8 +39,8 @@ arrivals = st.tuples(
     st.sampled_from(["handed over", "handed over", "handed over", "at p", "at d"]),
     st.integers(1, 24),  # prompt tokens
     st.integers(0, 2),  # family: prompts of one family share their beginning
-    st.integers(1, 10),  # max_tokens
-    st.integers(0, 3),  # of these made elsewhere already
+    st.sampled_from([1, 2, 5, 6, 20]),  # max_tokens
+    st.sampled_from([0, 0, 0, 2]),  # of these made elsewhere already
     st.sampled_from([None, 0]),  # prompt_logprobs
     st.sampled_from([0.05, 4.0]),  # TTFT target
 )
@@ -52,10 +52,12 @@ moves = st.one_of(
 )
 faults = st.one_of(
     st.tuples(st.sampled_from(["cancel p", "cancel d", "repeat", "lose", "lost", "send failed", "arriving"]), index),
-    st.tuples(st.just("wait"), st.sampled_from([0.1, 1.0, 40.0])),
+    st.tuples(st.just("wait"), st.sampled_from([0.1, 1.0, 1.0, 40.0])),
     st.tuples(st.sampled_from(["row fails", "step fails", "link down", "lease"])),
 )
-lives = st.lists(st.one_of(arrivals, moves, moves, moves, faults), min_size=15, max_size=90)
+lives = st.lists(
+    st.one_of(arrivals, arrivals, arrivals, arrivals, moves, moves, moves, moves, faults), min_size=15, max_size=90
+)
 
 
 class Life:
