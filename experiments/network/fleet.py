@@ -58,7 +58,8 @@ class Member:
 class LanFleet:
     """Replicas by host, a router in front. `settings` are the tables of every replica's configuration.
 
-    `router_settings` are `--set` assignments of the router. Use as a context manager; raises `FleetError`.
+    `own` holds tables of single replicas, by name; they win. `router_settings` are `--set` assignments of the router.
+    Use as a context manager; raises `FleetError`.
     """
 
     def __init__(
@@ -68,12 +69,14 @@ class LanFleet:
         *,
         model: str = "smollm2-135m",
         settings: Mapping[str, Any] | None = None,
+        own: Mapping[str, Mapping[str, Any]] | None = None,
         router_settings: Sequence[str] = (),
     ) -> None:
         self._lan = lan
         self._roles = dict(roles)
         self._model = model
         self._settings = dict(settings or {})
+        self._own = dict(own or {})
         self._router_settings = list(router_settings)
         self._secret = secrets.token_hex(16)
         self.members: dict[str, Member] = {}
@@ -104,6 +107,7 @@ class LanFleet:
         config = _merged(
             {"engine": {"model": self._model}, "transfer": {"host": address}},
             self._settings,
+            self._own.get(name, {}),
             {"replica_id": name, "role": self._roles[name].value, "host": address, "port": port},
             {"parent_pid": os.getpid()},
         )
