@@ -1,9 +1,11 @@
-"""What several rooms' tests need: a router's end of the wire, without a router."""
+"""What several rooms' tests need: a router's end of the wire without a router, and certificates."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
@@ -118,3 +120,30 @@ async def connect_router() -> AsyncIterator[ConnectRouter]:
 
     yield connect
     context.destroy(linger=0)
+
+
+@pytest.fixture(scope="session")
+def tls_files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, str]]:
+    """By name of a fleet: its authority, and a member's certificate and key, as settings."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("making certificates needs the openssl program")
+
+    def make(fleet: str) -> dict[str, str]:
+        folder = tmp_path_factory.getbasetemp() / f"tls-{fleet}"
+        paths = {"tls_cert": folder / "cert.pem", "tls_key": folder / "key.pem", "tls_ca": folder / "ca.pem"}
+        if not folder.exists():
+            folder.mkdir()
+            new = [openssl, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+            authority = ["-x509", "-subj", f"/CN={fleet}", "-keyout", "ca.key", "-out", "ca.pem"]
+            request = ["-subj", "/CN=member", "-keyout", "key.pem", "-out", "request.pem"]
+            sign = [openssl, "x509", "-req", "-in", "request.pem", "-CA", "ca.pem", "-CAkey", "ca.key"]
+            for command in (
+                new + authority,
+                new + request,
+                [*sign, "-CAcreateserial", "-days", "2", "-out", "cert.pem"],
+            ):
+                subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=30)
+        return {name: str(path) for name, path in paths.items()}
+
+    return make
