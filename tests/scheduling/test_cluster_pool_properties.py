@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any
 
@@ -51,35 +52,46 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 )
 LAYOUTS = (None, None, Layout.DISAGGREGATED, Layout.COLOCATED, Layout.PHASED)
 
-numbers = st.integers(0, 2**16)
-scripts = st.lists(st.tuples(st.sampled_from("aaaaakkkfpevvvjlrrct"), numbers, numbers, st.floats(0, 2)), max_size=60)
-fleets = st.lists(st.sampled_from(sorted(ROLES)), min_size=1, max_size=4, unique=True)
+KINDS = "aaaaakkkkfffppevvvjlrrct"
+Script = list[tuple[str, int, int, float]]
+
+
+def drawn(seed: int) -> Script:
+    """80 events: their kinds, two numbers that draw their details, and the time that passes before each. Uniform,
+    which a strategy of lists is not: it would seldom come as far as a second reservation."""
+    chance = random.Random(seed)
+    return [
+        (chance.choice(KINDS), chance.randrange(2**16), chance.randrange(2**16), chance.random() / 2) for _ in range(80)
+    ]
+
+
+fleets = st.sampled_from(("pd", "pqd", "pde", "pqde", "apd", "ampd", "a", "d", "p"))
 
 
 def view_changes(cluster: Any, replica: str, x: int, y: int) -> dict[str, Any]:
-    """A view of one replica, drawn from two numbers."""
-    rate = (None, 1e3, 1e5, 1e8)[x % 4]
+    """A view of one replica, drawn from two numbers; (1, 1) is idle and well linked."""
+    rate = (None, 1e8, 1e5, 1e3)[x % 4]
     links = (
         cluster.link("d", rate, why_not="no route" if x % 7 == 0 else None, peer_incarnation=str(1 + y % 5 // 4)),
         cluster.link("e", 1e6, age_s=float(y % 90), spread=0.2, bytes_in_flight=y),
     )
     return {
         "role": ROLES[replica],
-        "slack": (None, -0.2, 0.05, 0.3, 3.0)[y % 5],
-        "draining": y % 17 == 0,
-        "waiting": x % 4,
-        "sending": x % 2,
-        "backlog_s": (x % 4) * 0.1,
-        "free_blocks": (1000, 20, 0, 1000)[x % 4],
+        "slack": (0.3, None, 0.05, -0.2, 3.0)[y % 5],
+        "draining": y % 29 == 0,
+        "waiting": (x - 1) % 4,
+        "sending": y % 3 // 2,
+        "backlog_s": ((x - 1) % 4) * 0.1,
+        "free_blocks": (20, 1000, 1000, 0)[x % 4],
         "acked_submit_index": x % 5,
-        "links": links[: y % 3] if ROLES[replica] is Role.PREFILL else (),
+        "links": links[(y - 1) % 3 // 2 :] if ROLES[replica] is Role.PREFILL else (),
     }
 
 
-def event_of(cluster: Any, kind: str, x: int, y: int, fleet: list[str], known: list[str], name: str) -> ClusterEvent:
+def event_of(cluster: Any, kind: str, x: int, y: int, fleet: str, known: list[str], name: str) -> ClusterEvent:
     """An event of one kind, its details drawn from two numbers; requests are old ones, or unknown."""
     replica, incarnation = fleet[x % len(fleet)], str(1 + y % 6 // 5)
-    request = known[y % len(known)] if known else "unknown"
+    request = known[-1 - y % min(4, len(known))] if known else "unknown"
     match kind:
         case "a":
             slo = Slo(ttft_s=(0.05, 0.5, 5.0)[y % 3], tpot_s=0.1)
@@ -87,7 +99,7 @@ def event_of(cluster: Any, kind: str, x: int, y: int, fleet: list[str], known: l
             asked = {"slo": slo, "num_sequences": 1 + y % 3, "layout": LAYOUTS[y % 5], "on_unavailable": policy}
             return cluster.arrived(name, (1, 50, 400, 3000)[x % 4], **asked)  # type: ignore[no-any-return]
         case "k":
-            return KVReserved(request, x % 4 - 1)
+            return KVReserved(request, (0, 1, 0, 2, -1)[x % 5])
         case "f":
             return FirstTokenSent(request)
         case "p":
@@ -145,12 +157,14 @@ class Watch:
                     assert replica_id in fleet, "a cancel for the dead"
 
 
-def run(cluster: Any, fleet: list[str], setting: int, script: list[tuple[str, int, int, float]]) -> list[Any]:
+def run(cluster: Any, fleet: str, setting: int, script: Script) -> list[Any]:
     """Drive a core through the script, checking as it goes; returns all actions."""
     config = ClusterCoreConfig(max_pending=3, pending_deadline_s=4.0, first_token_deadline_s=8.0, **SETTINGS[setting])
     core = ClusterCore(config)
     watch = Watch(core)
     now, known, trace = 0.0, list[str](), list[Any]()
+    for name in fleet:
+        core.handle(cluster.joined(name, **view_changes(cluster, name, 1, 1)), now)
     for number, (kind, x, y, after) in enumerate(script):
         now += after * (x % 3) / 4
         event = event_of(cluster, kind, x, y, fleet, known, f"r{number}")
@@ -177,10 +191,8 @@ def finish(core: ClusterCore, now: float) -> None:
     assert all(replica.placed == 0 and replica.unacked == 0 for replica in core.snapshot(now + 100.0).replicas)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(fleet=fleets, setting=st.integers(0, len(SETTINGS) - 1), script=scripts)
-def test_both_legs_end_once_whatever_happens(
-    cluster: Any, fleet: list[str], setting: int, script: list[tuple[str, int, int, float]]
-) -> None:
-    start = [("j", i, 2, 0.0) for i in range(len(fleet))]
-    assert run(cluster, fleet, setting, start + script) == run(cluster, fleet, setting, start + script)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(fleet=fleets, setting=st.integers(0, len(SETTINGS) - 1), seed=st.integers(0, 2**32))
+def test_both_legs_end_once_whatever_happens(cluster: Any, fleet: str, setting: int, seed: int) -> None:
+    script = drawn(seed)
+    assert run(cluster, fleet, setting, script) == run(cluster, fleet, setting, script)
