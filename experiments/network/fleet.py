@@ -78,7 +78,8 @@ class LanFleet:
         self._settings = dict(settings or {})
         self._own = dict(own or {})
         self._router_settings = list(router_settings)
-        self._secret = secrets.token_hex(16)
+        self.own_settings: dict[str, dict[str, Any]] = {}
+        self.secret = secrets.token_hex(16)
         self.members: dict[str, Member] = {}
         self.address = "127.0.0.1" if lan is None else lan.address
         self.url = ""
@@ -89,7 +90,7 @@ class LanFleet:
                 self.start_replica(name)
             for name in self._roles:
                 self.wait_ready(name)
-            self._start_router()
+            self.start_router()
         except BaseException:
             self.close()
             raise
@@ -144,8 +145,10 @@ class LanFleet:
         """JSON of one of the router's own pages."""
         return httpx.get(f"{self.url}{path}", timeout=10).json()
 
-    def _start_router(self) -> None:
-        port = _free_port()
+    def start_router(self) -> None:
+        """Start the router (or start it again, on the same port) and wait until it is ready."""
+        earlier = self.members.get("router")
+        port = _free_port() if earlier is None else earlier.port
         self.url = f"http://127.0.0.1:{port}"
         words = ["router", "--model", self._model, "--host", "127.0.0.1", "--port", str(port)]
         words += ["--parent-pid", str(os.getpid())]
@@ -166,7 +169,7 @@ class LanFleet:
             time.sleep(0.1)
 
     def _spawn(self, name: str, argv: list[str], host: Host | None, port: int) -> Member:
-        environment = {**os.environ, SECRET_VARIABLE: self._secret, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, SECRET_VARIABLE: self.secret, "PYTHONUNBUFFERED": "1"}
         process = subprocess.Popen(
             argv if host is None else host.command(argv),
             stdin=subprocess.DEVNULL,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import socket
 import subprocess
 import sys
@@ -13,63 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-
-VOCAB = 400
-CONTEXT = 2048
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Hugging Face directory that resolves: one layer of zeros, a byte-level tokenizer with 400 tokens."""
-    directory = tmp_path_factory.mktemp("model") / "tiny"
-    directory.mkdir()
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    special = [AddedToken(text, special=True) for text in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")]
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator([" ".join(f"word{i} thing{i}" for i in range(400))], trainer)
-    assert tokenizer.get_vocab_size() == VOCAB
-    tokenizer.save(str(directory / "tokenizer.json"))
-    settings = {"eos_token": "<|im_end|>", "bos_token": "<|im_start|>", "chat_template": CHATML}
-    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-    shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        **shape,
-        "num_key_value_heads": 2,
-        "head_dim": 4,
-        "vocab_size": VOCAB,
-        "max_position_embeddings": CONTEXT,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "tie_word_embeddings": True,
-        "hidden_act": "silu",
-        "eos_token_id": 2,
-        "bos_token_id": 1,
-    }
-    (directory / "config.json").write_text(json.dumps(config))
-    names = [f"self_attn.{part}_proj" for part in "qkvo"] + [f"mlp.{part}_proj" for part in ("gate", "up", "down")]
-    tensors: dict[str, Any] = {f"model.layers.0.{name}.weight": np.zeros((8, 8), np.float32) for name in names}
-    for name in ("layers.0.input_layernorm", "layers.0.post_attention_layernorm", "norm"):
-        tensors[f"model.{name}.weight"] = np.ones(8, np.float32)
-    tensors["model.embed_tokens.weight"] = np.zeros((VOCAB, 8), np.float32)
-    save_file(tensors, directory / "model.safetensors")
-    return directory
 
 
 def free_port() -> int:

@@ -17,7 +17,11 @@ PROMPTS = [[5 + i] * length for i, length in enumerate((1, 15, 16, 17, 200, 700)
 
 
 def fake(role: str) -> dict[str, Any]:
-    return {"role": role, "fake": {"cost": COST, "vocab_size": 400, "max_context": 2048, "num_blocks": 512}, "transfer": TRANSFER}
+    return {
+        "role": role,
+        "fake": {"cost": COST, "vocab_size": 400, "max_context": 2048, "num_blocks": 512},
+        "transfer": TRANSFER,
+    }
 
 
 def body(prompt: list[int], **fields: Any) -> dict[str, Any]:
