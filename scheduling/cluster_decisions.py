@@ -36,6 +36,11 @@ class DecisionRing:
         """Note why the request was given up. False when its decision is not (or no longer) in the ring."""
         return self._amend(request_id, refusal=refusal)
 
+    def plan_of(self, request_id: str) -> Plan | None:
+        """The request's last plan, while it is kept."""
+        known = self._by_id.get(request_id)
+        return None if known is None else known.plan
+
     def close(self, request_id: str, outcome: Outcome) -> bool:
         """Note what came of the request. False when its decision is not (or no longer) in the ring."""
         return self._amend(request_id, outcome=outcome)

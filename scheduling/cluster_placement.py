@@ -21,6 +21,7 @@ from contracts.errors import InvalidRequest, Overloaded, PhaseServeError, Unavai
 from contracts.phase import Layout
 from contracts.plan import Outcome
 from contracts.views import ReplicaView
+from scheduling.cluster_accuracy import Accuracy
 from scheduling.cluster_availability import (
     demanded_layout,
     draining,
@@ -52,6 +53,7 @@ class Placement:
         self.pending = PendingQueue(config)
         self.requests: dict[str, RequestRecord] = {}
         self.decisions = DecisionRing(config.decisions_kept)
+        self.accuracy = Accuracy()
         self.counts: Counter[str] = Counter()
         self.actions: list[ClusterAction] = []
         self.now = 0.0
@@ -202,8 +204,11 @@ class Placement:
         del self.requests[record.request_id]
 
     def learn(self, record: RequestRecord, outcome: Outcome) -> None:
-        """Remember how long outputs are, from requests that ended by themselves."""
+        """Remember how long outputs are, and how good the prediction was, from requests that ended by themselves."""
         if outcome.finish in {"stop", "length"}:
+            plan = self.decisions.plan_of(record.request_id)
+            if plan is not None and record.dispatches == 1:
+                self.accuracy.observe(plan, outcome)
             self._outputs.observe(outcome.output_tokens // max(1, record.asked.num_sequences))
 
     def why_unservable(self, record: RequestRecord) -> str | None:

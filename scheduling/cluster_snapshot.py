@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from contracts.handoff import LinkView
+from contracts.phase import Role
 from contracts.views import ReplicaView
+from scheduling.cluster_accuracy import LayoutAccuracy
 from scheduling.cluster_placement import Placement
 from scheduling.cluster_replica import ReplicaRecord
+from scheduling.link_math import cautious_rate
 
 
 class ReplicaSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +49,29 @@ class ClusterCounters(msgspec.Struct, frozen=True, kw_only=True):
     ended: int = 0
 
 
+class LinkSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One link from a prefill replica. `why_not` says why it is not used, else None; `counted_on_bytes_per_s` is what
+    plans reckon with, `age_s` counts from the last measurement to now."""
+
+    prefill_replica_id: str
+    link: LinkView
+    why_not: str | None
+    counted_on_bytes_per_s: float
+    age_s: float
+
+
+class RoleLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """The replicas of one role together; `open_now` of them take requests."""
+
+    role: Role
+    replicas: int
+    open_now: int
+    running: int
+    waiting: int
+    backlog_s: float
+    free_blocks: int
+
+
 class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The fleet at one moment. `pending_prefill_s` is the predicted prefill time of all pending requests."""
 
@@ -54,19 +81,68 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     oldest_pending_s: float
     pointer: str | None
     counters: ClusterCounters
+    links: tuple[LinkSnapshot, ...] = ()
+    roles: tuple[RoleLoad, ...] = ()
+    accuracy: tuple[LayoutAccuracy, ...] = ()
 
 
 def take_snapshot(place: Placement, now: float) -> ClusterSnapshot:
     """What `place` looks like at `now`."""
     arrivals = [record.arrived_at for record in place.pending]
+    replicas = tuple(_replica_snapshot(place, record, now) for record in place.fleet)
     return ClusterSnapshot(
-        replicas=tuple(_replica_snapshot(place, record, now) for record in place.fleet),
+        replicas=replicas,
         pending=len(place.pending),
         pending_prefill_s=place.pending.prefill_s,
         oldest_pending_s=now - min(arrivals, default=now),
         pointer=place.fleet.pointer,
         counters=ClusterCounters(**place.counts),
+        links=tuple(
+            _link_snapshot(place, record, link, now)
+            for record in place.fleet
+            if record.view.role is Role.PREFILL
+            for link in record.view.links
+        ),
+        roles=_role_loads(replicas),
+        accuracy=place.accuracy.by_layout(),
     )
+
+
+def _link_snapshot(place: Placement, giver: ReplicaRecord, link: LinkView, now: float) -> LinkSnapshot:
+    config, taker = place.config, place.fleet.get(link.peer_id)
+    why_not = link.why_not
+    if why_not is None and taker is None:
+        why_not = "no such replica lives"
+    elif why_not is None and taker is not None and taker.identity.incarnation != link.peer_incarnation:
+        why_not = "connected to an earlier process"
+    age_s = link.age_s + now - giver.view_at
+    rate = cautious_rate(link, age_s, config.link_caution, config.link_spread_per_s)
+    return LinkSnapshot(
+        prefill_replica_id=giver.replica_id,
+        link=link,
+        why_not=why_not,
+        counted_on_bytes_per_s=config.link_unmeasured_bytes_per_s if rate is None else rate,
+        age_s=age_s,
+    )
+
+
+def _role_loads(replicas: tuple[ReplicaSnapshot, ...]) -> tuple[RoleLoad, ...]:
+    loads = []
+    for role in Role:
+        members = [replica for replica in replicas if replica.view.role is role]
+        if members:
+            loads.append(
+                RoleLoad(
+                    role=role,
+                    replicas=len(members),
+                    open_now=sum(replica.closed is None for replica in members),
+                    running=sum(replica.view.running for replica in members),
+                    waiting=sum(replica.view.waiting for replica in members),
+                    backlog_s=sum(replica.backlog_s for replica in members),
+                    free_blocks=sum(replica.view.free_blocks for replica in members),
+                )
+            )
+    return tuple(loads)
 
 
 def _replica_snapshot(place: Placement, record: ReplicaRecord, now: float) -> ReplicaSnapshot:

@@ -299,6 +299,23 @@ def test_pools_hold_no_leases_and_move_no_pointer(cluster: Any) -> None:
     assert all(replica.lease_left_s == 0.0 for replica in snapshot.replicas)
 
 
+def test_snapshot_shows_links_roles_and_how_good_predictions_were(cluster: Any) -> None:
+    core = cluster.pools(cluster.core(link_spread_per_s=0.01), "p", "de")
+    core.handle(ViewReported(cluster.view("e", role=Role.DECODE, draining=True)), 0.0)
+    core.handle(cluster.arrived("r", 500), 0.0)
+    core.handle(RequestEnded("r", msgspec.structs.replace(DONE, switch_wait_s=0.1)), 1.0)
+    core.handle(cluster.joined("d", incarnation="2", role=Role.DECODE), 1.0)
+    snapshot = core.snapshot(2.0)
+    told = [(line.link.peer_id, line.why_not, line.age_s, line.counted_on_bytes_per_s) for line in snapshot.links]
+    assert told[0] == ("d", "connected to an earlier process", 2.0, pytest.approx(0.98e6))
+    assert told[1] == ("e", None, 2.0, pytest.approx(0.98e6))
+    loads = [(line.role, line.replicas, line.open_now) for line in snapshot.roles]
+    assert loads == [(Role.PREFILL, 1, 1), (Role.DECODE, 2, 1)]
+    (line,) = snapshot.accuracy
+    assert (line.layout, line.requests) == (Layout.DISAGGREGATED, 1)
+    assert (line.ttft_error_s, line.switch_wait_error_s) == (pytest.approx(0.3), pytest.approx(0.068))
+
+
 def test_same_events_same_actions(cluster: Any) -> None:
     def trace() -> list[bytes]:
         core = cluster.pools(cluster.core("a", "b"), "pq", "de")
