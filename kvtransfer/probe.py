@@ -33,6 +33,8 @@ SHORT_PIECE_S = 0.05
 MIN_PROBE_S = 0.1
 """Of a whole probe, so that its second half takes 50 ms."""
 MAX_PROBE_BYTES = 64 << 20
+MAX_EARLY_PIECES = 2 * MAX_PROBE_BYTES // MIN_PIECE_BYTES
+"""A whole probe may land before its announcement is read: the two come by connections of their own."""
 ROUNDS = 3
 
 
@@ -173,7 +175,8 @@ class ProbeReceipt:
         early, self.early = self.early, []
         result = None
         for now, offset, length, note in early:
-            result = self.landed(now, offset, length, note, scratch) or result
+            if PROBE_NOTE.unpack(note)[1] == probe.probe_id:  # others are of a probe that gave way
+                result = self.landed(now, offset, length, note, scratch) or result
         return result
 
     def landed(self, now: float, offset: int, length: int, note: bytes, scratch: memoryview) -> ProbeResult | None:
@@ -183,7 +186,7 @@ class ProbeReceipt:
         _, probe_id, digest = PROBE_NOTE.unpack(note)
         probe = self.current
         if probe is None or probe.probe_id != probe_id:
-            if len(self.early) < 4 * PIECES_UNDER_WAY:
+            if len(self.early) < MAX_EARLY_PIECES:
                 self.early.append((now, offset, length, note))
             return None
         self.landings.append((now, length))
