@@ -52,6 +52,10 @@ def make_roster(config: TransferConfig) -> Roster:
     left_out: dict[str, str] = {}
     for scheme, transport in all_transports(config).items():
         reason = _unwanted(config, scheme, rdma=rdma) or transport.unavailable()
+        if reason is None and scheme == "ucx" and "nixl" in usable:
+            # nixl brings a UCX of its own. With both in one process, UCXX's (1.21) has no registration cache, and
+            # ending an endpoint with a rendezvous under way then crashes in ucp_memh_invalidate.
+            reason = "nixl is used, and a process must not hold two copies of UCX"
         if reason is None:
             usable[scheme] = transport
         else:
