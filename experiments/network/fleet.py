@@ -58,7 +58,7 @@ class Member:
 class LanFleet:
     """Replicas by host, a router in front. `settings` are the tables of every replica's configuration.
 
-    `own` holds tables of single replicas, by name; they win. `router_settings` are `--set` assignments of the router.
+    `own` holds tables of single replicas, by name; they win, from the next start on. `router_settings` are `--set` assignments of the router.
     Use as a context manager; raises `FleetError`.
     """
 
@@ -76,9 +76,8 @@ class LanFleet:
         self._roles = dict(roles)
         self._model = model
         self._settings = dict(settings or {})
-        self._own = dict(own or {})
         self._router_settings = list(router_settings)
-        self.own_settings: dict[str, dict[str, Any]] = {}
+        self.own: dict[str, Mapping[str, Any]] = dict(own or {})
         self.secret = secrets.token_hex(16)
         self.members: dict[str, Member] = {}
         self.address = "127.0.0.1" if lan is None else lan.address
@@ -108,7 +107,7 @@ class LanFleet:
         config = _merged(
             {"engine": {"model": self._model}, "transfer": {"host": address}},
             self._settings,
-            self._own.get(name, {}),
+            self.own.get(name, {}),
             {"replica_id": name, "role": self._roles[name].value, "host": address, "port": port},
             {"parent_pid": os.getpid()},
         )
