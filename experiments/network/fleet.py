@@ -44,22 +44,24 @@ class Member:
     port: int
     log: list[str] = field(default_factory=list)
     ready: threading.Event = field(default_factory=threading.Event)
+    reader: threading.Thread | None = None
 
     def copy_log(self) -> None:
         """Read what it says until it ends (on a thread of its own)."""
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.log.append(line.rstrip())
-            if line.startswith(READY_MARK):
-                self.ready.set()
+        with self.process.stdout as said:
+            for line in said:
+                self.log.append(line.rstrip())
+                if line.startswith(READY_MARK):
+                    self.ready.set()
         self.ready.set()
 
 
 class LanFleet:
     """Replicas by host, a router in front. `settings` are the tables of every replica's configuration.
 
-    `own` holds tables of single replicas, by name; they win, from the next start on. `router_settings` are `--set` assignments of the router.
-    Use as a context manager; raises `FleetError`.
+    `own` holds tables of single replicas, by name; they win, from the next start on. `router_settings` are `--set`
+    assignments of the router. Use as a context manager; raises `FleetError`.
     """
 
     def __init__(
@@ -137,8 +139,8 @@ class LanFleet:
                 except subprocess.TimeoutExpired:
                     member.process.kill()
                     member.process.wait()
-                if member.process.stdout is not None:
-                    member.process.stdout.close()
+                if member.reader is not None:
+                    member.reader.join(STOP_S)
 
     def get(self, path: str) -> Any:
         """JSON of one of the router's own pages."""
@@ -179,7 +181,8 @@ class LanFleet:
             start_new_session=True,
         )
         member = Member(name, process, port)
-        threading.Thread(target=member.copy_log, name=f"log of {name}", daemon=True).start()
+        member.reader = threading.Thread(target=member.copy_log, name=f"log of {name}", daemon=True)
+        member.reader.start()
         return member
 
 
