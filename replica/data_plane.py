@@ -50,6 +50,7 @@ async def data_plane(
         log.info("replica %s moves KV: %s", identity.replica_id, service.describe())
         identity = msgspec.structs.replace(identity, data_endpoints=endpoints)
         giver = KVGiver(service)
-        yield identity, Transfer(giver, Handoffs(service, giver, identity), inbox, service.counters)
+        handoffs = Handoffs(service, giver, identity)
+        yield identity, Transfer(giver, handoffs, inbox, service.counters, lambda: service.running)
     finally:
         await asyncio.to_thread(service.close, CLOSE_S)

@@ -15,6 +15,7 @@ from contracts import wire
 from contracts.errors import ProtocolError, Unavailable
 from contracts.replica_io import DrainRequested, ReplicaEvent, StepFailed, Woken
 from contracts.views import ReplicaIdentity, ReplicaView
+from kvtransfer.protocol import TransferError
 from replica.config import LoopConfig
 from replica.engine_thread import EngineLostError, EngineThread
 from replica.performer import Core, Performer
@@ -121,6 +122,7 @@ class ReplicaLoop:
             if now >= due_s:
                 self._check_routers(now, late_s=now - due_s)
                 self._check_engine(now)
+                self._check_transfer()
                 self._performer.feed(Woken())
                 due_s = now + period_s
             self._check_shutdown(now)
@@ -177,6 +179,12 @@ class ReplicaLoop:
         if age_s > self._config.step_overdue_s and not self._step_overdue:
             self._step_overdue = True
             log.error("the engine's step runs for %.1f s: nothing new is accepted until it ends", age_s)
+
+    def _check_transfer(self) -> None:
+        """Without it no stop is ever answered, and blocks would stay held for good."""
+        if self._transfer is not None and not self._transfer.running():
+            self._end_reason = "the data plane is gone"
+            raise TransferError(self._end_reason)
 
     def _lose_engine(self, reason: str) -> NoReturn:
         self._end_reason = reason

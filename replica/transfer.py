@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,12 +27,13 @@ class TransferCounters(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """The replica's end of the transfer service."""
+    """The replica's end of the transfer service. `running`: whether it still answers."""
 
     giver: KVGiver
     handoffs: Handoffs
     inbox: TransferInbox
     counters: TransferCounters
+    running: Callable[[], bool]
 
     def counted(self, view: ReplicaView) -> ReplicaView:
         """The view with what the service counted."""

@@ -11,6 +11,7 @@ import pytest
 
 from contracts import wire
 from contracts.batch import SequenceStart
+from contracts.errors import ConfigError
 from contracts.handoff import DecodeLeg, Peer, PrefillLeg
 from contracts.kv import Fingerprint
 from contracts.phase import Role
@@ -182,3 +183,35 @@ async def test_one_token_needs_no_hand_off(pair: Pair) -> None:
     assert (await pair.to_giver.wait_end("a")).finish is FinishReason.LENGTH
     assert (await pair.to_taker.wait_end("a")).finish is FinishReason.ERROR  # the router has its answer by then
     await pair.both_idle()
+
+
+async def test_a_replica_whose_data_plane_broke_ends(start_shell: Any, connect_router: Any) -> None:
+    config = ReplicaConfig(
+        replica_id="d", role=Role.DECODE, transfer=TransferConfig(secret="only for this test", host="127.0.0.1")
+    )
+    engine = FakeEngine(SPEC, LAYOUT, NUM_BLOCKS)
+    core = ReplicaCore(ReplicaCoreConfig(), Role.DECODE, LAYOUT, NUM_BLOCKS, 1024, SPEC.eos_token_ids, COST)
+    async with data_plane(config, engine, identity_of("d")) as (identity, transfer):
+        shell = start_shell(core=core, engine=engine, identity=identity, transfer=transfer)
+        router = await connect_router(shell.endpoint)
+        assert transfer is not None
+        transfer.running = lambda: False
+        assert "data plane" in (await router.wait(wire.Goodbye)).reason
+        with pytest.raises(ExceptionGroup):
+            await shell.ended()
+
+
+async def test_an_engine_whose_kv_cannot_be_sent_is_refused_at_the_start() -> None:
+    engine: Any = FakeEngine(SPEC, LAYOUT, NUM_BLOCKS)
+    config = ReplicaConfig(replica_id="p", role=Role.PREFILL, transfer=TransferConfig(secret="only for this test"))
+
+    class OnDevice:
+        kv_memory = None
+        device = "cuda:0"
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(engine, name)
+
+    with pytest.raises(ConfigError, match="cuda:0"):
+        async with data_plane(config, OnDevice(), identity_of("p")):
+            pass
