@@ -25,7 +25,8 @@ class FakeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The fake engine: what a step is said to cost (the core starts from it), and whether steps really take that long.
 
     The default cost is that of SmolLM2-135M on two CPU cores, rounded; the default shape fits its tokenizer. About one
-    token in `eos_every` ends its sequence (0: none).
+    token in `eos_every` ends its sequence (0: none). `num_layers` to `dtype` make the size of the KV of a token: tiny
+    by default, for experiments with links that of the model they stand for.
     """
 
     cost: StepCost = StepCost(a0=0.02, a1=0.002, b0=1e-8, b1=1e-8, b2=2e-7, b3=0.002)
@@ -35,6 +36,15 @@ class FakeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_context: int = 8192
     vocab_size: int = 49152
     eos_every: int = 0
+    num_layers: int = 2
+    num_kv_heads: int = 2
+    head_dim: int = 16
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+
+    def __post_init__(self) -> None:
+        for name in ("num_blocks", "block_size", "max_context", "vocab_size", "num_layers", "num_kv_heads", "head_dim"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"fake.{name} must be at least 1, but is {getattr(self, name)}", param=f"fake.{name}")
 
 
 class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -58,10 +58,16 @@ def measure_cost(engine: Engine, config: ReplicaCoreConfig) -> StepCost:
 def _load_fake(config: FakeConfig) -> LoadedEngine:
     from engine.fake import FakeEngine, fake_layout, fake_spec
 
-    spec = fake_spec(vocab_size=config.vocab_size, max_context=config.max_context)
+    spec = fake_spec(
+        vocab_size=config.vocab_size,
+        max_context=config.max_context,
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+    )
     engine = FakeEngine(
         spec,
-        fake_layout(spec, block_size=config.block_size),
+        fake_layout(spec, block_size=config.block_size, dtype=config.dtype),
         config.num_blocks,
         step_seconds=lambda batch: shape_of(batch).predict_s(config.cost) if config.delays else 0.0,
         sleep=time.sleep,
