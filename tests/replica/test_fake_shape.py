@@ -14,7 +14,8 @@ def test_a_token_takes_the_kv_bytes_of_the_shape_that_was_set() -> None:
     config = read_config(f'{{"replica_id": "r0", "kind": "fake", "fake": {{{shape}}}}}')
     engine = load_engine(config).engine
     assert engine.kv_layout.bytes_per_token == 24 * 2 * 2 * 64 * 2
-    assert len(engine.kv_memory) == 4 * 16 * engine.kv_layout.bytes_per_token
+    assert engine.kv_memory is not None
+    assert engine.kv_memory.nbytes == 4 * 16 * engine.kv_layout.bytes_per_token
 
 
 def test_a_shape_without_layers_is_refused_by_name() -> None:
