@@ -156,6 +156,8 @@ class UcxSender:
         except (TimeoutError, TransferError, ucx_library.error_type()):
             pass  # the receiver counts what arrived; the owner knows what was not acknowledged
         await self._break("the connection was closed")
+        if self._under_way:  # UCX still has to tell that they ended, which takes the context's threads
+            await asyncio.wait(set(self._under_way), timeout=_CLOSE_DEADLINE_S)
         await self._context.release()
 
     async def _run(self, head: Any, views: Sequence[memoryview]) -> None:

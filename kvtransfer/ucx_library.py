@@ -14,6 +14,7 @@ import functools
 import importlib
 import os
 import re
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
@@ -58,6 +59,11 @@ class UcxContext:
         self._library = load()
         self._application = self._start()
         self._closer = ThreadPoolExecutor(1, thread_name_prefix="ucx-close")
+
+    def stop_threads(self) -> None:
+        """For a process that ends without `release`, which a notifier thread would keep alive for ever."""
+        if self._application is not None and self._library.__name__ == "ucxx":
+            _stop(self._application)
 
     @classmethod
     def acquire(cls) -> UcxContext:
@@ -128,3 +134,12 @@ def _stop(application: Any) -> None:
     application.worker.stop_request_notifier_thread()
     application.stop_notifier_thread()
     application.worker.stop_progress_thread()
+
+
+def _stop_all() -> None:
+    for context in list(_contexts.values()):
+        context.stop_threads()
+
+
+# Runs before the interpreter waits for its threads; `atexit` would come after, that is never.
+threading._register_atexit(_stop_all)  # type: ignore[attr-defined]

@@ -21,9 +21,9 @@ _TLS = {
     # own `cma` transport serves peers of one host and knows better; UCX keeps to the network unless told.
     "tcp": "tcp",
     "shm": "posix,sysv,cma,self,tcp",
-    # `ud` only bootstraps connections of `rc`; tcp is left out so that a missing fabric fails instead of being slow.
-    "roce": "rc,ud,self",
-    "infiniband": "rc,ud,self",
+    # `ud` only bootstraps connections of `rc`. Neither tcp nor self, so that a missing fabric fails at start.
+    "roce": "rc,ud",
+    "infiniband": "rc,ud",
 }
 _TLS_AUTO_RDMA = "^sm"  # whatever the host has, except shared memory
 _SCHEMES = ("", "auto", "put_zcopy", "get_zcopy", "am")

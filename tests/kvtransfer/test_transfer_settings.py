@@ -92,7 +92,7 @@ def test_auto_takes_rdma_where_there_is_some() -> None:
 
 
 def test_required_rdma_leaves_ucx_nothing_else() -> None:
-    assert ucx_environment(UcxSettings(), rdma=False, rdma_only=True)["UCX_TLS"] == "rc,ud,self"
+    assert ucx_environment(UcxSettings(), rdma=False, rdma_only=True)["UCX_TLS"] == "rc,ud"
 
 
 def test_named_fabrics() -> None:
@@ -101,7 +101,7 @@ def test_named_fabrics() -> None:
     assert roce["UCX_NET_DEVICES"] == "mlx5_0:1"
     assert roce["UCX_MAX_RNDV_RAILS"] == "2"
     infiniband = ucx_environment(UcxSettings(fabric="infiniband"), rdma=True, gid_index=3)
-    assert infiniband["UCX_TLS"] == "rc,ud,self"
+    assert infiniband["UCX_TLS"] == "rc,ud"
     assert "UCX_IB_GID_INDEX" not in infiniband
     shared = ucx_environment(UcxSettings(fabric="shm", rendezvous_scheme="auto"), rdma=False)
     assert "cma" in shared["UCX_TLS"]
