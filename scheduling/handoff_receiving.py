@@ -6,6 +6,8 @@ sequence that holds reserved blocks needs nothing more of this replica to come i
 
 from __future__ import annotations
 
+import msgspec
+
 from contracts.batch import SampledToken
 from contracts.handoff import DecodeLeg, TicketStatus
 from contracts.replica_io import KVArriving, KVLost, KVReceived, ReserveKV, SequenceOutput
@@ -77,7 +79,10 @@ def arriving(state: ReplicaState, event: KVArriving, now: float) -> None:
 
 
 def received(state: ReplicaState, event: KVReceived, now: float) -> list[SequenceOutput]:
-    """All KV is there and verified: it is shared from now on, and the sequence decodes after the sender's token."""
+    """All KV is there and verified: it is shared from now on, and the sequence decodes after the sender's token.
+
+    The report goes out at once: the router may end the sequence (a stop string) before it ends here.
+    """
     sequence = state.receiving.get(event.request_id)
     if sequence is None:
         return []
@@ -95,7 +100,10 @@ def received(state: ReplicaState, event: KVReceived, now: float) -> list[Sequenc
     if state.ledger.caching:
         offer_to_cache(state, sequence, before, sequence.num_computed)
     logprobs = event.logprobs[0] if event.logprobs else None
-    return [take_token(state, sequence, SampledToken(event.request_id, event.token_ids[0], logprobs), (), now)]
+    if sequence.first_token_at is None:  # made elsewhere, before the rest of its KV came: the switch wait began then
+        sequence.first_token_at = now - event.report.exposed_s
+    output = take_token(state, sequence, SampledToken(event.request_id, event.token_ids[0], logprobs), (), now)
+    return [output if output.usage is not None else msgspec.structs.replace(output, usage=sequence.usage(now))]
 
 
 def lost(state: ReplicaState, event: KVLost, now: float) -> list[SequenceOutput]:
