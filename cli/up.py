@@ -61,6 +61,17 @@ def roles(arguments: argparse.Namespace) -> dict[str, Role]:
     return {f"r{index}": role for index, role in enumerate(named)}
 
 
+def fleet_defaults(table: dict[str, Any]) -> dict[str, str]:
+    """What a fleet on one machine needs of [transfer] that nobody has set: a secret of its own, and no port that others
+    can reach."""
+    values = {}
+    if not table.get("secret"):
+        values["secret"] = secrets.token_urlsafe(32)
+    if not any(table.get(name) for name in ("host", "device")) and table.get("require") != "rdma":
+        values["host"] = "127.0.0.1"
+    return values
+
+
 class Deployment:
     """The processes of one `up`."""
 
@@ -71,7 +82,7 @@ class Deployment:
         self._supervisor = Supervisor()
         self._endpoints: dict[str, str] = {}
         self._watches: set[asyncio.Task[None]] = set()
-        self._fleet = {} if settings.table("transfer").get("secret") else {"secret": secrets.token_urlsafe(32)}
+        self._fleet = fleet_defaults(settings.table("transfer"))
         fixed = {name: getattr(arguments, name) for name in ("host", "port") if getattr(arguments, name) is not None}
         self._front = settings.router(fixed={**fixed, "replicas": ["tcp://127.0.0.1:1"]})
         require_free(self._front.host, self._front.port)

@@ -13,6 +13,7 @@ import msgspec
 from contracts.engine import Engine
 from contracts.errors import ConfigError
 from contracts.views import ReplicaIdentity
+from kvtransfer.protocol import TransferError
 from kvtransfer.service import TransferService
 from prefill_workers.kv_giver import KVGiver
 from replica.config import ReplicaConfig
@@ -32,7 +33,7 @@ async def data_plane(
 ) -> AsyncIterator[tuple[ReplicaIdentity, Transfer | None]]:
     """The identity with its data endpoints, and the transfer; neither for a replica that does not hand over.
 
-    Raises `ConfigError` when the engine's KV cannot be sent from, and what the service raises at its start.
+    Raises `ConfigError` when the engine's KV cannot be sent from, and when the service does not start.
     """
     if not config.hands_over:
         yield identity, None
@@ -46,11 +47,21 @@ async def data_plane(
     me = (identity.replica_id, identity.incarnation, identity.fingerprint)
     service = TransferService(settings, me, memory, engine.num_blocks, inbox.put)
     try:
-        endpoints = await asyncio.to_thread(service.start, START_S)
+        endpoints = await _started(service)
         log.info("replica %s moves KV: %s", identity.replica_id, service.describe())
         identity = msgspec.structs.replace(identity, data_endpoints=endpoints)
         giver = KVGiver(service)
         handoffs = Handoffs(service, giver, identity)
         yield identity, Transfer(giver, handoffs, inbox, service.counters, lambda: service.running)
     finally:
-        await asyncio.to_thread(service.close, CLOSE_S)
+        try:
+            await asyncio.to_thread(service.close, CLOSE_S)
+        except TransferError as error:  # its thread is a daemon, and holds the memory as long as it needs it
+            log.warning("replica %s: %s", config.replica_id, error.message)
+
+
+async def _started(service: TransferService) -> tuple[str, ...]:
+    try:
+        return await asyncio.to_thread(service.start, START_S)
+    except TransferError as error:
+        raise ConfigError(f"the data plane does not start: {error.message}", param="transfer") from error

@@ -9,7 +9,7 @@ import pytest
 from cli.doctor_pd import OUTPUT_TOKENS, prompts, wire_bytes
 from cli.http_client import ServerError, sample_of
 from cli.settings import Settings
-from cli.up import parse, roles
+from cli.up import fleet_defaults, parse, roles
 from contracts.errors import ConfigError
 from contracts.kv import KVLayout
 from contracts.phase import Role
@@ -63,6 +63,15 @@ def test_a_replica_that_does_not_hand_over_is_told_no_secret() -> None:
     text, environment = without_secret(config)
     assert environment == {}
     assert read_config(text).transfer.secret == ""
+
+
+def test_a_fleet_on_one_machine_has_a_secret_and_no_open_port() -> None:
+    ours = fleet_defaults({})
+    assert len(ours["secret"]) >= 32
+    assert ours["secret"] != fleet_defaults({})["secret"]
+    assert ours["host"] == "127.0.0.1"
+    assert fleet_defaults({"secret": SECRET, "device": "eth1"}) == {}
+    assert "host" not in fleet_defaults({"require": "rdma"})
 
 
 def test_any_role_may_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
