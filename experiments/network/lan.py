@@ -20,6 +20,8 @@ COMMAND_S = 20.0
 MIN_BURST_BYTES = 64 * 1024
 BURST_S = 1e-3
 QUEUE_BYTES = 2 * 1024 * 1024
+NOBODY = "02:00:00:00:00:fe"
+"""A hardware address that no host has."""
 FRAME_SHARE = 1448 / 1514
 """TCP payload of a full frame at an MTU of 1500: what a shaped link can carry of its nominal rate at most."""
 
@@ -69,15 +71,17 @@ def reexec_as_own_root(argv: Sequence[str]) -> None:
 
 
 class Lan:
-    """`hosts` namespaces on one bridge. Use as a context manager."""
+    """`hosts` namespaces on one bridge, by default in a subnet that goes with our process. A context manager."""
 
-    def __init__(self, hosts: Sequence[str], subnet: str = "10.231.7") -> None:
+    def __init__(self, hosts: Sequence[str], subnet: str | None = None) -> None:
         reason = missing()
         if reason is not None:
             raise LanError(reason)
+        subnet = subnet or f"10.{128 + os.getpid() // 250 % 100}.{os.getpid() % 250}"
         self._bridge = f"psbr{os.getpid() % 100000}"
         self.address = f"{subnet}.1"
         self.hosts: dict[str, Host] = {}
+        self._more_bridges: list[str] = []
         try:
             _run("ip", "link", "set", "lo", "up")
             _run("ip", "link", "add", self._bridge, "type", "bridge")
@@ -95,15 +99,15 @@ class Lan:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def shape(self, name: str, bytes_per_s: float | None) -> None:
-        """What host `name` can send per second, in bytes on the wire (None: unlimited).
+    def shape(self, name: str, bytes_per_s: float | None, device: str = "eth0") -> None:
+        """What host `name` can send per second over `device`, in bytes on the wire (None: unlimited).
 
         The burst is 1 ms of the rate, 64 KiB at least: a larger one deceives short measurements, a smaller one starves.
         """
         inside = self.hosts[name].command
         if bytes_per_s is None:
             subprocess.run(
-                inside(["tc", "qdisc", "del", "dev", "eth0", "root"]),
+                inside(["tc", "qdisc", "del", "dev", device, "root"]),
                 capture_output=True,
                 check=False,
                 timeout=COMMAND_S,
@@ -111,7 +115,7 @@ class Lan:
             return
         burst = int(max(MIN_BURST_BYTES, bytes_per_s * BURST_S))
         rate = ["rate", f"{int(bytes_per_s * 8)}bit", "burst", str(burst), "limit", str(QUEUE_BYTES)]
-        _run(*inside(["tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", *rate]))
+        _run(*inside(["tc", "qdisc", "replace", "dev", device, "root", "tbf", *rate]))
 
     def cut(self, name: str) -> None:
         """The cable of host `name` is pulled: no reset, no error, just silence."""
@@ -121,10 +125,51 @@ class Lan:
         """The cable is plugged in again."""
         _run("ip", "link", "set", self.hosts[name].port, "up")
 
-    def bytes_sent(self, name: str) -> int:
-        """Bytes that host `name` has put on the wire so far."""
+    def part(self, one: str, other: str | None = None) -> None:
+        """Only these two hosts do not reach each other any more (`other` None: our own namespace), silently."""
+        for here, there in ((one, other), (other, one)):
+            words = ["neigh", "replace", self.address_of(there), "lladdr", NOBODY, "nud", "permanent"]
+            self._ip(here, [*words, "dev", self._device_of(here)])
+
+    def rejoin(self, one: str, other: str | None = None) -> None:
+        """Undo `part`."""
+        for here, there in ((one, other), (other, one)):
+            self._ip(here, ["neigh", "del", self.address_of(there), "dev", self._device_of(here)])
+
+    def address_of(self, name: str | None) -> str:
+        """The address of a host, or ours."""
+        return self.address if name is None else self.hosts[name].address
+
+    def add_dead_end(self, name: str, address: str, device: str = "dummy0") -> None:
+        """An interface of host `name` that is up and leads nowhere, with an `address` (and its prefix length) as every
+        host has it: what container bridges look like. A pair of its own, since not every kernel has dummies."""
+        self._ip(name, ["link", "add", device, "type", "veth", "peer", "name", f"{device}end"])
+        self._ip(name, ["addr", "add", address, "dev", device])
+        for end in (device, f"{device}end"):
+            self._ip(name, ["link", "set", end, "up"])
+
+    def set_default_route(self, name: str) -> None:
+        """Whatever host `name` has no network for goes to us (and no further)."""
+        self._ip(name, ["route", "replace", "default", "via", self.address, "dev", "eth0"])
+
+    def add_network(self, subnet: str = "10.231.8", device: str = "eth1") -> None:
+        """A second card `device` in each host, on a bridge of its own that we are not on: `SUBNET.10` and so on."""
+        bridge = f"{self._bridge}{len(self._more_bridges)}"
+        _run("ip", "link", "add", bridge, "type", "bridge")
+        self._more_bridges.append(bridge)
+        _run("ip", "link", "set", bridge, "up")
+        for number, host in enumerate(self.hosts.values()):
+            port = f"{host.port}{device[-1]}"
+            _run("ip", "link", "add", port, "type", "veth", "peer", "name", device, "netns", str(host.holder.pid))
+            _run("ip", "link", "set", port, "master", bridge)
+            _run("ip", "link", "set", port, "up")
+            self._ip(host.name, ["addr", "add", f"{subnet}.{number + 10}/24", "dev", device])
+            self._ip(host.name, ["link", "set", device, "up"])
+
+    def bytes_sent(self, name: str, device: str = "eth0") -> int:
+        """Bytes that host `name` has put on the wire of `device` so far."""
         text = _run(*self.hosts[name].command(["cat", "/proc/net/dev"]))
-        fields = next(line for line in text.splitlines() if "eth0:" in line).split(":", 1)[1].split()
+        fields = next(line for line in text.splitlines() if f"{device}:" in line).split(":", 1)[1].split()
         return int(fields[8])
 
     def close(self) -> None:
@@ -134,9 +179,21 @@ class Lan:
                 _run("ip", "link", "del", host.port)
             host.holder.kill()
             host.holder.wait(COMMAND_S)
+            for pipe in (host.holder.stdin, host.holder.stdout):
+                if pipe is not None:
+                    pipe.close()
         self.hosts.clear()
-        with contextlib.suppress(LanError):
-            _run("ip", "link", "del", self._bridge)
+        for bridge in (self._bridge, *self._more_bridges):
+            with contextlib.suppress(LanError):
+                _run("ip", "link", "del", bridge)
+
+    def _device_of(self, name: str | None) -> str:
+        return self._bridge if name is None else "eth0"
+
+    def _ip(self, name: str | None, words: Sequence[str]) -> None:
+        """Run `ip` on a host, or here."""
+        argv = ["ip", *words]
+        _run(*(argv if name is None else self.hosts[name].command(argv)))
 
     def _add(self, name: str, address: str, port: str) -> Host:
         holder = subprocess.Popen(["unshare", "--net", "--kill-child", "sh", "-c", "echo ready; exec cat"],
