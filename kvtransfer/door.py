@@ -80,7 +80,8 @@ class Door:
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> str:
         """Listen; returns the endpoint. Raises `TransferError`."""
         sock = listening(host, port)
-        self._server = await asyncio.start_server(self._accept, sock=sock, ssl=tls)
+        bound_s = self._handshake_s if tls is not None else None
+        self._server = await asyncio.start_server(self._accept, sock=sock, ssl=tls, ssl_handshake_timeout=bound_s)
         return format_endpoint("tcp", host, sock.getsockname()[1])
 
     async def close(self, reason: str) -> None:

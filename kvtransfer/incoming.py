@@ -30,7 +30,7 @@ class Incoming:
     compute_done_at: float = 0.0
     landed_at: float = 0.0
     told_at: float = 0.0
-    expected_s: float = 0.0
+    expected_at: float = 0.0
     num_puts: int = 0
     digest: int = 0
     bytes_left: int = 0

@@ -10,7 +10,7 @@ from contracts.handoff import Peer
 from kvtransfer.events import Linked, Measured, TransferEvent, Unlinked
 from kvtransfer.probe import first_piece
 from kvtransfer.protocol import TransferError
-from kvtransfer.session import Dialling, Session, open_session
+from kvtransfer.session import Dialling, Session, open_session, to_the_end
 from kvtransfer.wire import Message
 
 FIRST_PAUSE_S = 0.1
@@ -127,7 +127,7 @@ class Links:
             if link.probe is not None:
                 link.probe.cancel()
                 link.probe = None
-            await session.close()
+            await to_the_end(session.close())
 
     def _say_down(self, link: Link, reason: str) -> None:
         if link.said != reason:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -24,6 +25,8 @@ from kvtransfer.session import Dialling, Session
 from kvtransfer.spans import Pool
 from kvtransfer.tls import TlsFiles, client_context, server_context
 from kvtransfer.wire import Expect, Identity, Message, ticket_name
+
+log = logging.getLogger("phaseserve.kvtransfer")
 
 TICK_S = 0.1
 
@@ -170,7 +173,12 @@ class Plane:
     def _spawn(self, step: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(step)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a hand-off could not be ended properly", exc_info=task.exception())
 
     def _describe(self) -> None:
         links = "; ".join(

@@ -123,7 +123,7 @@ class Receiver:
         if isinstance(message, Expect):
             incoming = self._by_name.get(message.name)
             if incoming is not None and incoming.guest is guest and not incoming.ended:
-                incoming.expected_s = message.expected_s
+                incoming.expected_at = asyncio.get_running_loop().time() + message.expected_s
                 self._sign_of_life(incoming)
             return True
         if not isinstance(message, Begin | Streaming | ComputeDone | Commit | Abort | Stopped):
@@ -150,7 +150,7 @@ class Receiver:
             incoming.streaming_at = incoming.streaming_at or now
         elif isinstance(message, ComputeDone):
             incoming.compute_done_at = incoming.compute_done_at or now
-            incoming.expected_s = 0.0
+            incoming.expected_at = now
         elif isinstance(message, Abort):
             self._lose(incoming, f"{incoming.guest.replica_id}: {message.reason}", tell=False)
         elif incoming.commit is None:
@@ -290,4 +290,5 @@ class Receiver:
         if now - incoming.told_at >= ARRIVING_INTERVAL_S:
             incoming.told_at = now
             pace = incoming.bytes_per_s(now)
-            self._emit(Arriving(incoming.ticket.ticket_id, incoming.bytes_left, pace, incoming.expected_s))
+            expected_s = max(0.0, incoming.expected_at - now)
+            self._emit(Arriving(incoming.ticket.ticket_id, incoming.bytes_left, pace, expected_s))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,7 +70,8 @@ class TransferService:
         self._started: concurrent.futures.Future[tuple[str, ...]] = concurrent.futures.Future()
         self._close_s = 0.0
         self._lock = threading.Lock()
-        self._layers: dict[tuple[str, int], int] = {}
+        self._woken = False
+        self._steps: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
 
     def start(self, deadline_s: float) -> tuple[str, ...]:
         """Listen. Returns the endpoints to tell peers. Raises `ConfigError` or `TransferError`, after closing."""
@@ -95,6 +98,12 @@ class TransferService:
         if thread.is_alive():
             raise TransferError(f"the data plane did not end within {deadline_s:g} s")
         self._thread = None
+
+    @property
+    def running(self) -> bool:
+        """False before `start`, after `close`, and when the data plane broke: then no answer comes any more."""
+        thread = self._thread
+        return thread is not None and thread.is_alive()
 
     # --- links
 
@@ -125,15 +134,11 @@ class TransferService:
 
     def layer_done(self, ticket_id: str, layer: int, num_tokens: int) -> None:
         """The KV of the sequence's first `num_tokens` tokens lies in memory for this layer. Costs microseconds."""
-        with self._lock:
-            wake = not self._layers
-            self._layers[ticket_id, layer] = num_tokens
-        if wake:
-            self._call(self._take_layers)
+        self._call(self._plane.sender.layer_done, ticket_id, layer, num_tokens)
 
     def commit(self, ticket_id: str, payload: bytes) -> None:
         """All layers are computed; `payload` is for the receiver's owner."""
-        self._call(self._commit, ticket_id, payload)
+        self._call(self._plane.sender.commit, ticket_id, payload)
 
     # --- either side
 
@@ -147,23 +152,34 @@ class TransferService:
 
     # --- the thread
 
-    def _take_layers(self) -> None:
-        with self._lock:
-            layers, self._layers = self._layers, {}
-        for (ticket_id, layer), num_tokens in layers.items():
-            self._plane.sender.layer_done(ticket_id, layer, num_tokens)
-
-    def _commit(self, ticket_id: str, payload: bytes) -> None:
-        self._take_layers()
-        self._plane.sender.commit(ticket_id, payload)
-
     def _call(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Have the loop make this step, in the order of the calls. The loop is woken once for all that wait."""
         loop = self._loop
-        if loop is not None and not loop.is_closed():
-            try:
-                loop.call_soon_threadsafe(step, *arguments)
-            except RuntimeError:  # it closed just now; then nobody waits for an answer either
-                return
+        if loop is None or loop.is_closed():
+            return
+        with self._lock:
+            self._steps.append((step, arguments))
+            wake, self._woken = not self._woken, True
+        if wake:
+            self._wake(loop)
+
+    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop closed just now; nobody waits for an answer either
+            loop.call_soon_threadsafe(self._take_steps, loop)
+
+    def _take_steps(self, loop: asyncio.AbstractEventLoop) -> None:
+        done = False
+        try:
+            while not done:
+                with self._lock:
+                    step, arguments = self._steps.popleft() if self._steps else (None, ())
+                    done = step is None
+                    self._woken = not done
+                if step is not None:
+                    step(*arguments)
+        finally:
+            if not done:  # one step raised, which the loop reports; the others are still to be made
+                self._wake(loop)
 
     def _run(self) -> None:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -99,9 +99,7 @@ class Session:
             _, late = await asyncio.wait({self._task}, timeout=1.0)
             for task in late:
                 task.cancel()
-        for connection in (self._bulk, self._scratch):
-            if connection is not None:
-                await connection.close()
+        await _close_all(self._bulk, self._scratch)
         with suppress(asyncio.CancelledError):
             await self._task
 
@@ -160,9 +158,7 @@ class Session:
             await self._warm_up(self._prober)
         except BaseException:
             self._prober = None
-            for connection in (bulk, scratch):
-                if connection is not None:
-                    await connection.close()
+            await to_the_end(_close_all(bulk, scratch))
             raise
         self._bulk, self._scratch = bulk, scratch
         self._transport, self._settled = transport, offer
@@ -220,9 +216,26 @@ async def open_session(dialling: Dialling, peer: Peer) -> Session:
         _check(dialling.identity, channel.peer, peer)
         await session.settle()
     except BaseException:
-        await session.close()
+        await to_the_end(session.close())
         raise
     return session
+
+
+async def to_the_end(step: Coroutine[Any, Any, None]) -> None:
+    """Free something even if the caller is cancelled meanwhile; the cancellation goes on afterwards."""
+    task = asyncio.ensure_future(step)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait({task})
+        raise
+
+
+async def _close_all(*connections: BulkSender | None) -> None:
+    for connection in connections:
+        if connection is not None:
+            await connection.close()
 
 
 def _check(mine: Identity, found: Identity, expected: Peer) -> None:

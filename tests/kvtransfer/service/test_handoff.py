@@ -103,7 +103,7 @@ def test_the_engine_thread_never_waits(memory_rig: Any) -> None:
 def test_the_report_tells_hidden_from_exposed(memory_rig: Any) -> None:
     """A layer every 50 ms over a link that needs 10 ms for it: nearly all is hidden. All at once: nearly nothing is."""
     giver, taker = memory_rig.pair(faults=Faults(bytes_per_s=1.6e6))
-    table = tuple(range(4))
+    table = tuple(range(8))
     slow = memory_rig.ticket(taker, table, 128)
     memory_rig.begin(giver, taker, slow, table)
     for layer in range(3):
@@ -126,7 +126,8 @@ def test_a_sender_that_waits_says_so(rig: Any) -> None:
     time.sleep(0.05)
     giver.service.expected(ticket.ticket_id, 1.5)
     alive = taker.until(Arriving, ticket.ticket_id)
-    assert (alive.expected_s, alive.bytes_left, alive.bytes_per_s) == (1.5, 3 * 2048, 0.0)
+    assert 1.4 < alive.expected_s <= 1.5
+    assert (alive.bytes_left, alive.bytes_per_s) == (3 * 2048, 0.0)
     assert not other.of(Arriving)
     giver.service.send(ticket, (2,), 0)
     rig.compute(giver, ticket, 0, 16)
