@@ -107,6 +107,9 @@ def ucx_environment(
         "UCX_WARN_UNUSED_ENV_VARS": "n",  # UCX warns on standard output, and versions differ in what they know
         "UCX_LOG_LEVEL": settings.log_level,
     }
+    if not over_rdma:
+        # NIXL 1.5.1's wheel ends with a segmentation fault at process exit once its InfiniBand modules were loaded.
+        variables["UCX_MODULES"] = "^ib,mlx5,efa"
     if settings.devices:
         variables["UCX_NET_DEVICES"] = settings.devices
     scheme = settings.rendezvous_scheme or ("auto" if over_rdma else "put_zcopy")

@@ -78,6 +78,8 @@ def test_tcp_is_set_up_for_speed_and_failures() -> None:
     assert variables["UCX_TCP_KEEPIDLE"] == "2s"
     assert variables["UCX_TCP_USER_TIMEOUT"] == "5s"
     assert variables["UCX_WARN_UNUSED_ENV_VARS"] == "n"
+    assert variables["UCX_MODULES"] == "^ib,mlx5,efa"
+    assert "UCX_MODULES" not in ucx_environment(UcxSettings(), rdma=True)
     assert "UCX_IB_GID_INDEX" not in variables
     assert "UCX_NET_DEVICES" not in variables
 
