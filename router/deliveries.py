@@ -93,9 +93,10 @@ class Deliveries:
         cancels: dict[str, list[str]],
     ) -> bool:
         """Pass on what is new. True when the sequence has ended."""
+        track = flight.tracks[placed.number]
+        track.usage = output.usage or track.usage
         if not output.token_ids and output.finish is None and not output.prompt_logprobs:
             return False  # the other leg has said it
-        track = flight.tracks[placed.number]
         if output.token_ids:
             num_new = len(output.token_ids)
             self._metrics.tokens.observe(num_new, track.tokens_arrived(output.token_ids, now))

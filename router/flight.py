@@ -96,7 +96,6 @@ class Flight:
     def deliver(self, number: int, output: SequenceOutput) -> bool:
         """Take in what a sequence produced. True when a stop string ended it and the replica must be told."""
         track = self.tracks[number]
-        track.usage = output.usage or track.usage
         stopped = self.call.deliver(self.prompt_index * len(self.tracks) + number, output)
         track.ended = stopped or output.finish is not None
         return stopped

@@ -33,7 +33,8 @@ class PlacedSequence:
 
     `prefill_replica_id` is where the plan wants it computed, `prefill` the leg there once it was sent. With
     `waits_for_prefill` nothing is shown before that leg has ended: it alone knows the prompt's log probabilities.
-    `started`: a token of this placement was taken in. The decode leg is authoritative from then on.
+    `started`: a token of this placement was taken in. The decode leg is authoritative from then on. `reported`: the
+    decode leg has told what the hand-off cost.
     """
 
     number: int
@@ -46,6 +47,7 @@ class PlacedSequence:
     ticket: KVTicket | None = None
     started: bool = False
     handed_over: bool = False
+    reported: bool = False
     _held: list[SequenceOutput] = field(default_factory=list)
 
     def leg_on(self, replica_id: str | None) -> Leg | None:
@@ -91,6 +93,7 @@ class PlacedSequence:
             output.first_index != index
             or index != len(known)
             or output.finish is not None
+            or output.usage is not None
             or leg is not self.decode
             or self.waits_for_prefill
         ):
@@ -117,6 +120,8 @@ class PlacedSequence:
             if output.finish is FinishReason.HANDED_OVER:
                 raise ProtocolError(f"replica {leg.replica_id} handed {self.sequence_id} over, but it is to decode it")
             leg.ended = True
+        if output.usage is not None and output.usage.handoff is not None:
+            self.reported = True
         if self.waits_for_prefill:
             self._held.append(output)
         else:

@@ -79,7 +79,7 @@ class Placements:
         """One sequence of a placement is over. Adds to `cancels` what `tell` has to say to whom."""
         self._flights.sequence_ended(flight, placed)
         if placed.prefill_replica_id is not None:
-            self._metrics.ended(_how_it_ended(flight, placed, how))
+            self._metrics.ended(_how_it_ended(placed, how))
         for replica_id in placed.end():
             cancels[replica_id].append(placed.sequence_id)
 
@@ -124,10 +124,9 @@ class Placements:
         )
 
 
-def _how_it_ended(flight: Flight, placed: PlacedSequence, how: Handoff) -> Handoff:
+def _how_it_ended(placed: PlacedSequence, how: Handoff) -> Handoff:
     if placed.received:
-        usage = flight.tracks[placed.number].usage
-        return Handoff.UNREPORTED if usage is not None and usage.handoff is None else Handoff.COMPLETED
+        return Handoff.COMPLETED if placed.reported else Handoff.UNREPORTED
     return Handoff.REFUSED if how is Handoff.FAILED and placed.ticket is None else how
 
 

@@ -222,6 +222,21 @@ async def test_an_answer_without_a_hand_off_is_counted(start_router: Any, pools:
     assert 'handoffs_total{outcome="unreported"} 1.0' in (await router.http.get("/metrics")).text
 
 
+async def test_a_stop_string_does_not_hide_the_hand_off(start_router: Any, pools: Any, chat: Any) -> None:
+    """The router ends such an answer before the decode replica does: the report must have come before (SIL-6)."""
+    p, d = await pools("pd")
+    d.say("one two three four five six seven")
+    p.reply = d.reply
+    router = await start_router(p, d)
+    answer = await router.http.post("/v1/chat/completions", json=chat(stop=" four", max_tokens=200, **PAIR))
+    assert answer.json()["choices"][0]["message"]["content"] == "one two three"
+    decision = (await router.http.get("/decisions?limit=1")).json()["decisions"][0]
+    assert decision["outcome"]["handoff"]["num_bytes"] == 1000
+    metrics = (await router.http.get("/metrics")).text
+    assert 'handoffs_total{outcome="completed"} 1.0' in metrics
+    assert 'handoffs_total{outcome="unreported"} 0.0' in metrics
+
+
 async def test_nothing_over_the_limit_is_dispatched(start_router: Any, pools: Any) -> None:
     p, d = await pools("pd")
     router = await start_router(p, d, max_context=64)

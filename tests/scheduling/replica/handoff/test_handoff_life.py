@@ -44,6 +44,7 @@ def test_one_request_walks_through_all_steps(pair_lab: Any, p_role: Role, d_role
     assert record.tokens == []
     pair.deliver()  # 4 D has all KV: it says the first token too, and decodes
     assert record.tokens == pair.p.got["a"].tokens
+    assert record.usage.handoff.num_bytes > 0  # said now: a stop string may end it at the router before it ends here
     started = pair.d.batches[0][1].started
     assert started[0].output_token_ids == tuple(record.tokens)
     assert pair.d.core.state.sequences["a"].ticket.status is TicketStatus.COMMITTED
