@@ -13,11 +13,13 @@ import aiohttp
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request: when it is sent (seconds from the start), what it says, how many tokens it asks for."""
+    """One request: when it is sent (seconds from the start), what it says (text, or token ids), how many tokens it asks
+    for. `request_id`, if any, is what the server may call it."""
 
     at_s: float
-    prompt: str
+    prompt: str | list[int]
     max_tokens: int
+    request_id: str = ""
 
 
 @dataclass(slots=True)
@@ -70,10 +72,11 @@ async def send(session: aiohttp.ClientSession, target: Target, job: Job, began: 
     }
     for name in target.drop:
         body.pop(name, None)
+    headers = {"X-Request-Id": job.request_id} if job.request_id else {}
     start = time.perf_counter()
     sample = Sample(sent_at_s=start - began)
     try:
-        async with session.post(f"{target.url}/v1/completions", json=body) as response:
+        async with session.post(f"{target.url}/v1/completions", json=body, headers=headers) as response:
             if response.status != 200:
                 sample.error = f"{response.status} {(await response.text())[:200]}"
                 return sample

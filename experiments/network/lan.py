@@ -8,6 +8,7 @@ everything is gone when the `Lan` is closed or its process ends (a namespace liv
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -20,10 +21,14 @@ COMMAND_S = 20.0
 MIN_BURST_BYTES = 64 * 1024
 BURST_S = 1e-3
 QUEUE_BYTES = 2 * 1024 * 1024
+MIN_QUEUE_BYTES = 256 * 1024
 NOBODY = "02:00:00:00:00:fe"
 """A hardware address that no host has."""
 FRAME_SHARE = 1448 / 1514
 """TCP payload of a full frame at an MTU of 1500: what a shaped link can carry of its nominal rate at most."""
+
+
+_numbers = itertools.count()
 
 
 class LanError(Exception):
@@ -77,8 +82,9 @@ class Lan:
         reason = missing()
         if reason is not None:
             raise LanError(reason)
-        subnet = subnet or f"10.{128 + os.getpid() // 250 % 100}.{os.getpid() % 250}"
-        self._bridge = f"psbr{os.getpid() % 100000}"
+        tag = f"{os.getpid() % 100_000}n{next(_numbers)}"
+        subnet = subnet or _free_subnet()
+        self._bridge = f"pb{tag}"
         self.address = f"{subnet}.1"
         self.hosts: dict[str, Host] = {}
         self._more_bridges: list[str] = []
@@ -88,7 +94,7 @@ class Lan:
             _run("ip", "addr", "add", f"{self.address}/24", "dev", self._bridge)
             _run("ip", "link", "set", self._bridge, "up")
             for number, name in enumerate(hosts):
-                self.hosts[name] = self._add(name, f"{subnet}.{number + 10}", f"psv{os.getpid() % 100000}x{number}")
+                self.hosts[name] = self._add(name, f"{subnet}.{number + 10}", f"pv{tag}x{number}")
         except BaseException:
             self.close()
             raise
@@ -114,7 +120,8 @@ class Lan:
             )
             return
         burst = int(max(MIN_BURST_BYTES, bytes_per_s * BURST_S))
-        rate = ["rate", f"{int(bytes_per_s * 8)}bit", "burst", str(burst), "limit", str(QUEUE_BYTES)]
+        limit = QUEUE_BYTES if queue_s is None else int(max(MIN_QUEUE_BYTES, bytes_per_s * queue_s))
+        rate = ["rate", f"{int(bytes_per_s * 8)}bit", "burst", str(burst), "limit", str(limit)]
         _run(*inside(["tc", "qdisc", "replace", "dev", device, "root", "tbf", *rate]))
 
     def cut(self, name: str) -> None:
@@ -213,6 +220,17 @@ class Lan:
         ):
             _run(*host.command(["ip", *words]))
         return host
+
+
+def _free_subnet() -> str:
+    """`10.A.B` of which no interface of ours has an address: other processes have Lans too."""
+    taken = _run("ip", "-4", "-o", "addr")
+    start = os.getpid() * 16
+    for number in range(start, start + 1000):
+        subnet = f"10.{128 + number // 250 % 100}.{number % 250}"
+        if f" {subnet}." not in taken:
+            return subnet
+    raise LanError("no subnet below 10.128.0.0/10 is free")
 
 
 def _run(*argv: str) -> str:
