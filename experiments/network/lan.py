@@ -105,10 +105,12 @@ class Lan:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def shape(self, name: str, bytes_per_s: float | None, device: str = "eth0") -> None:
+    def shape(self, name: str, bytes_per_s: float | None, device: str = "eth0", queue_s: float | None = None) -> None:
         """What host `name` can send per second over `device`, in bytes on the wire (None: unlimited).
 
         The burst is 1 ms of the rate, 64 KiB at least: a larger one deceives short measurements, a smaller one starves.
+        What waits is dropped over 2 MiB, or over `queue_s` of the rate (256 KiB at least): at a low rate 2 MiB of bulk
+        data keep the control messages behind them waiting for seconds.
         """
         inside = self.hosts[name].command
         if bytes_per_s is None:
