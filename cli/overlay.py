@@ -55,7 +55,7 @@ def build(kind: type[T], layers: Iterable[dict[str, Any]]) -> T:
     for layer in layers:
         merged = merge(merged, layer)
     try:
-        return msgspec.convert(merged, kind)
+        return msgspec.convert(merged, kind, str_keys=True)
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$")
         name = where.rstrip("`").lstrip(".")

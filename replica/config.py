@@ -116,7 +116,7 @@ def read_config(source: str) -> ReplicaConfig:
     """A configuration from JSON text (it begins with a brace) or from a .json or .toml file, with the fleet's secret
     from the environment when there is one. Raises `ConfigError`."""
     try:
-        return msgspec.convert(with_secret(_read_tables(source)), ReplicaConfig)
+        return msgspec.convert(with_secret(_read_tables(source)), ReplicaConfig, str_keys=True)
     except msgspec.ValidationError as error:
         raise ConfigError(f"not a replica configuration: {error}") from error
 

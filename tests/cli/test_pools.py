@@ -58,6 +58,15 @@ def test_the_secret_goes_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert read_config(text) == config
 
 
+def test_numbers_as_keys_survive_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON and TOML know no keys but text."""
+    settings = Settings([{"transfer": {"secret": SECRET, "faults": {"on_put": {"3": "corrupt"}}}}])
+    config = settings.replica(replica_id="r0", role=Role.DECODE)
+    assert config.transfer.faults.on_put == {3: "corrupt"}
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    assert read_config(without_secret(config)[0]) == config
+
+
 def test_a_replica_that_does_not_hand_over_is_told_no_secret() -> None:
     config = Settings([{"transfer": {"secret": SECRET}}]).replica(replica_id="r0", role=Role.MIXED)
     text, environment = without_secret(config)
