@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from contracts.errors import ConfigError
-from kvtransfer.choose import OwnSide, order
+from kvtransfer.choose import FOR_RDMA, NO_RDMA, OwnSide, order
 from kvtransfer.config import TransferConfig
 from kvtransfer.process_memory import host_identity
 from kvtransfer.protocol import Transport
@@ -73,6 +73,6 @@ def _unwanted(config: TransferConfig, scheme: str, *, rdma: bool) -> str | None:
         return "not configured"
     if config.require == "rdma" and scheme not in ("ucx", "nixl"):
         return "it is not RDMA, which is required"
-    if scheme == "nixl" and config.transport == "auto" and not rdma:
-        return "no RDMA here, and over TCP others do as well"
+    if scheme in FOR_RDMA and config.transport == "auto" and not rdma:
+        return NO_RDMA
     return None
