@@ -74,6 +74,7 @@ class Door:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._by_scratch: dict[bytes, Guest] = {}
+        self._closing = False
         self._num_sessions = 0
         self._num_strangers = 0
 
@@ -81,11 +82,12 @@ class Door:
         """Listen; returns the endpoint. Raises `TransferError`."""
         sock = listening(host, port)
         bound_s = self._handshake_s if tls is not None else None
-        self._server = await asyncio.start_server(self._accept, sock=sock, ssl=tls, ssl_handshake_timeout=bound_s)
+        self._server = await asyncio.start_server(self._connected, sock=sock, ssl=tls, ssl_handshake_timeout=bound_s)
         return format_endpoint("tcp", host, sock.getsockname()[1])
 
     async def close(self, reason: str) -> None:
         """Nobody comes in any more, and everybody is sent away."""
+        self._closing = True
         if self._server is not None:
             self._server.close()
         for guest in list(self.guests.values()):
@@ -106,20 +108,24 @@ class Door:
             if result is not None:
                 guest.channel.send(result)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._closing:
+            writer.transport.abort()
+            return
+        task = asyncio.create_task(self._accept(reader, writer))
         self._tasks.add(task)
-        try:
-            channel = await self._authenticated(reader, writer)
-            if channel is not None:
-                await self._serve(channel)
-        except asyncio.CancelledError:
-            # Only `close` cancels this task; the stream server would report its cancellation as an error.
-            pass
-        finally:
+
+        def ended(_: asyncio.Task[None]) -> None:
+            # Here and not in the task, which never runs when it is cancelled as soon as it was made.
             self._tasks.discard(task)
             writer.transport.abort()
+
+        task.add_done_callback(ended)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        channel = await self._authenticated(reader, writer)
+        if channel is not None:
+            await self._serve(channel)
 
     async def _authenticated(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Channel | None:
         if self._num_strangers >= MAX_STRANGERS:

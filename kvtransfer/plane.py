@@ -29,6 +29,8 @@ from kvtransfer.wire import Expect, Identity, Message, ticket_name
 log = logging.getLogger("phaseserve.kvtransfer")
 
 TICK_S = 0.1
+LAST_TURNS = 5
+"""Of the loop, in which connections that were just accepted are made, and ended."""
 
 
 class Plane:
@@ -113,6 +115,8 @@ class Plane:
                 await self._intake.close()
                 if self._tasks:
                     await asyncio.wait(self._tasks)
+                for _ in range(LAST_TURNS):
+                    await asyncio.sleep(0)
 
     # --- the owner
 
