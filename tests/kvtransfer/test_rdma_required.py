@@ -25,7 +25,7 @@ async def main(scheme):
     try:
         await receiver.start()
     except TransferError as error:
-        print("REFUSED", error.message)
+        print("REFUSED", error.message, flush=True)
     else:
         print("STARTED", receiver.endpoint)
         await receiver.close()
@@ -47,7 +47,7 @@ def test_it_refuses_to_start_on_tcp(scheme: str) -> None:
         capture_output=True,
         text=True,
         timeout=60,
-        check=True,
+        check=False,  # NIXL 1.5.1 crashes when a process that has loaded its InfiniBand modules exits
     )
     verdict = [line for line in done.stdout.splitlines() if line.startswith(("REFUSED", "STARTED"))]
     assert len(verdict) == 1
