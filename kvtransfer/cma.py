@@ -87,6 +87,10 @@ class CmaSender:
         self._broken: str | None = None
         self._listener = self._loop.create_task(self._listen(reader))
 
+    def moved(self) -> int | None:
+        """Only the end of a put tells."""
+        return None
+
     async def put(self, slot_id: bytes, offset: int, source: Sequence[memoryview], note: bytes = b"") -> None:
         """See `BulkSender`. Returns when the receiver has copied the bytes (or swallowed them)."""
         if len(slot_id) != SLOT_ID_BYTES or len(note) > MAX_NOTE_BYTES:

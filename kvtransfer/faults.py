@@ -65,6 +65,10 @@ class FaultySender:
         """The inner one's."""
         return self._inner.device
 
+    def moved(self) -> int | None:
+        """The inner one's."""
+        return self._inner.moved()
+
     async def put(self, slot_id: bytes, offset: int, source: Sequence[memoryview], note: bytes = b"") -> None:
         """As the protocol says, except for the fault."""
         views = list(source)

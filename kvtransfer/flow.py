@@ -49,7 +49,8 @@ class Flow:
         self._max_tickets = max_tickets
         self._silence_s = silence_s
         self._puts: set[asyncio.Task[None]] = set()
-        self._moved_at = 0.0
+        self.moved_at = 0.0
+        self._moved: int | None = None
         self._renewing: asyncio.Task[None] | None = None
 
     @property
@@ -66,7 +67,7 @@ class Flow:
                 return
             outgoing, cells = found
             if not self._puts:
-                self._moved_at = loop.time()
+                self.moved_at = loop.time()
             outgoing.in_flight += 1
             if not outgoing.streaming:
                 outgoing.streaming = True
@@ -75,12 +76,16 @@ class Flow:
             self._puts.add(task)
 
     def stalled(self, now: float) -> str | None:
-        """Why the session has to be given up: no put got through for too long."""
+        """Why the session has to be given up: nothing got through for too long. To be called often."""
+        moved = self.session.bulk.moved()
+        if moved != self._moved:  # a link much slower than it was still moves, though no put ends for long
+            self._moved = moved
+            self.moved_at = now
         rate = self.session.bytes_per_s
         bound_s = self._silence_s
         if rate > 0.0:
             bound_s = max(bound_s, STALL_FACTOR * self._put_bytes() / rate)
-        if self._puts and now - self._moved_at > bound_s:
+        if self._puts and now - self.moved_at > bound_s:
             return f"no put got through within {bound_s:.1f} s"
         return None
 
@@ -125,7 +130,7 @@ class Flow:
             outgoing.counted(offset, length, digest.intdigest())
             note = PUT_NOTE.pack(BACK_TO_BACK if back_to_back else 0, digest.intdigest())
             await self.session.bulk.put(outgoing.slot_id, offset, views, note)
-            self._moved_at = asyncio.get_running_loop().time()
+            self.moved_at = asyncio.get_running_loop().time()
             error = None
         except TransferError as failed:
             error = str(failed)

@@ -130,6 +130,10 @@ class LoopbackSender:
         self._receiver.call(lambda: self._receiver.join(self, token))
         await self._until(lambda: self._joined)
 
+    def moved(self) -> int | None:
+        """Only the end of a put tells."""
+        return None
+
     async def put(self, slot_id: bytes, offset: int, source: Sequence[memoryview], note: bytes = b"") -> None:
         """See the protocol."""
         if len(slot_id) != SLOT_ID_BYTES or len(note) > MAX_NOTE_BYTES or offset < 0:

@@ -125,6 +125,10 @@ class NixlSender:
             raise TransferError("the receiver breaks the framing")
         self._listener = self._loop.create_task(self._listen(reader))
 
+    def moved(self) -> int | None:
+        """Only the end of a put tells."""
+        return None
+
     async def put(self, slot_id: bytes, offset: int, source: Sequence[memoryview], note: bytes = b"") -> None:
         """See `BulkSender`. Returns when NIXL has read the source (or the receiver refused the put)."""
         if len(slot_id) != SLOT_ID_BYTES or len(note) > MAX_NOTE_BYTES:

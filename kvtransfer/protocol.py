@@ -80,6 +80,10 @@ class BulkSender(Protocol):
         """What the bytes go over, as far as the transport knows: `eth0`, `mlx5_0:1`, `memory`."""
         ...
 
+    def moved(self) -> int | None:
+        """A count that grows while bytes get through; None where only the end of a put tells."""
+        ...
+
     async def put(self, slot_id: bytes, offset: int, source: Sequence[memoryview], note: bytes = b"") -> None:
         """Write the concatenation of `source` at `offset` of the slot's byte space, then deliver `note`.
 

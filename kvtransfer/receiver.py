@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from contracts.handoff import HandoffReport, KVTicket
+from contracts.handoff import FINISHED, HandoffReport, KVTicket
 from kvtransfer.counters import TransferCounters
 from kvtransfer.door import Guest
 from kvtransfer.events import Arriving, Closed, Lost, Received, TransferEvent
@@ -152,7 +152,8 @@ class Receiver:
             incoming.compute_done_at = incoming.compute_done_at or now
             incoming.expected_at = now
         elif isinstance(message, Abort):
-            self._lose(incoming, f"{incoming.guest.replica_id}: {message.reason}", tell=False)
+            finished = message.reason == FINISHED
+            self._lose(incoming, f"{incoming.guest.replica_id}: {message.reason}", tell=False, finished=finished)
         elif incoming.commit is None:
             incoming.commit, incoming.committed_at = message, now
             self._check_complete(incoming)
@@ -192,14 +193,20 @@ class Receiver:
         """Lose what was committed and does not come."""
         for incoming in [one for one in self._tickets.values() if one.commit is not None and not one.ended]:
             waited = now - max(incoming.committed_at, incoming.guest.landed_at)
-            if waited > self._tail_wait_s(incoming):
+            if waited > self._tail_wait_s(incoming, now):
                 missing = incoming.bytes_left
                 total = incoming.slot.num_bytes
                 self._lose(incoming, f"{missing} of {total} bytes did not come within {waited:.1f} s", tell=True)
 
-    def _tail_wait_s(self, incoming: Incoming) -> float:
-        rate = incoming.guest.bytes_per_s
-        return max(MIN_TAIL_WAIT_S, TAIL_WAIT_FACTOR * incoming.bytes_left / rate) if rate > 0.0 else self._silence_s
+    def _tail_wait_s(self, incoming: Incoming, now: float) -> float:
+        """By the rate of the link. Where the link has become slower than it was, which this ticket's own pace tells,
+        up to `silence_s`."""
+        rate, pace = incoming.guest.bytes_per_s, incoming.bytes_per_s(now)
+        if rate <= 0.0:
+            return self._silence_s
+        wait_s = max(MIN_TAIL_WAIT_S, TAIL_WAIT_FACTOR * incoming.bytes_left / rate)
+        slow_s = TAIL_WAIT_FACTOR * incoming.bytes_left / pace if pace > 0.0 else 0.0
+        return max(wait_s, min(self._silence_s, slow_s))
 
     # --- ends
 
@@ -246,9 +253,11 @@ class Receiver:
         self.counters.checksum_errors += 1
         self._lose(incoming, reason, tell=True, corrupt=True)
 
-    def _lose(self, incoming: Incoming, reason: str, *, tell: bool, corrupt: bool = False) -> None:
-        self.counters.lost += 1
-        self._emit(Lost(incoming.ticket.ticket_id, reason, corrupt))
+    def _lose(
+        self, incoming: Incoming, reason: str, *, tell: bool, corrupt: bool = False, finished: bool = False
+    ) -> None:
+        self.counters.lost += not finished
+        self._emit(Lost(incoming.ticket.ticket_id, reason, corrupt, finished))
         self._end(incoming, reason, tell=tell)
 
     def _end(self, incoming: Incoming, reason: str, *, tell: bool) -> None:

@@ -72,6 +72,10 @@ class Channel(Protocol):
         """Returns when the views may change again. Raises `TransferError`, `TimeoutError` (no progress), `OSError`."""
         ...
 
+    def moved(self) -> int:
+        """Bytes that the peer acknowledged, 0 where the kernel does not say."""
+        ...
+
     def abort(self) -> None:
         """End at once. Idempotent."""
         ...
@@ -108,6 +112,10 @@ class PlainChannel:
                 self._since_turn = 0
                 await asyncio.sleep(0)
                 self._check()
+
+    def moved(self) -> int:
+        """See `Channel`."""
+        return acknowledged_bytes(self._sock) if self._open else 0
 
     def abort(self) -> None:
         """See `Channel`."""
@@ -222,6 +230,10 @@ class TlsChannel(asyncio.Protocol):
         except TimeoutError:
             if acknowledged_bytes(sock) <= before:
                 raise
+
+    def moved(self) -> int:
+        """See `Channel`."""
+        return 0 if self._transport is None else acknowledged_bytes(self._transport.get_extra_info("socket"))
 
     def abort(self) -> None:
         """See `Channel`."""

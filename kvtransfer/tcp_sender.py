@@ -40,6 +40,10 @@ class TcpSender:
         except (TransferError, OSError) as error:
             raise TransferError(f"the peer did not accept the bulk connection: {error}") from error
 
+    def moved(self) -> int | None:
+        """Bytes that the peer's kernel acknowledged."""
+        return self._channel.moved()
+
     async def put(self, slot_id: bytes, offset: int, source: Sequence[memoryview], note: bytes = b"") -> None:
         """See the protocol."""
         views = [view for view in source if view.nbytes]

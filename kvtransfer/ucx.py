@@ -135,6 +135,10 @@ class UcxSender:
         self._aborted: asyncio.Task[None] | None = None
         self._closed = False
 
+    def moved(self) -> int | None:
+        """Only the end of a put tells."""
+        return None
+
     async def put(self, slot_id: bytes, offset: int, source: Sequence[memoryview], note: bytes = b"") -> None:
         """See `BulkSender`."""
         views = [view for view in source if view.nbytes]

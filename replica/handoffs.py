@@ -137,6 +137,7 @@ class Handoffs:
 
     def stop(self, action: StopKV) -> KVClosed | None:
         """Give one hand-off up. The answer comes later, as an event, unless no transfer exists."""
+        log.info("hand-off of %s ended early: %s", action.request_id, action.reason)
         self._giver.close(action.request_id)
         handoff = self._by_core_id.get(action.request_id)
         if handoff is None:
@@ -196,7 +197,7 @@ class Handoffs:
             case Received():
                 return self._received(handoff, event)
             case Lost():
-                return KVLost(core_id, event.reason, event.corrupt)
+                return KVLost(core_id, event.reason, event.corrupt, event.finished)
             case Sent():
                 self._drop(handoff)
                 return KVSent(core_id, event.num_bytes)

@@ -17,7 +17,7 @@ from scheduling.prefill_picks import is_urgent
 from scheduling.prompt_order import order_prompts
 from scheduling.replica_state import ReplicaState
 from scheduling.sequence import Sequence
-from scheduling.sequence_ends import fail_handoff
+from scheduling.sequence_ends import fail_handoff, leave_to_sender
 from scheduling.step_results import offer_to_cache, take_token
 
 
@@ -53,6 +53,7 @@ def _reserve(state: ReplicaState, sequence: Sequence, cached: list[int], now: fl
     num_bytes = len(blocks) * state.layout.block_size * state.layout.bytes_per_token
     lease_s = receiver_lease_s(state.config, leg.expected_s, num_bytes, leg.link_bytes_per_s)
     sequence.lease_until = now + lease_s
+    sequence.lease_terms = (lease_s, leg.expected_s, num_bytes, leg.link_bytes_per_s)
     state.transfer_actions.append(
         ReserveKV(
             request_id=sequence.request_id,
@@ -75,7 +76,9 @@ def arriving(state: ReplicaState, event: KVArriving, now: float) -> None:
         sequence.ticket.move_to(TicketStatus.SENDING, now)
     rate = event.bytes_per_s if event.bytes_per_s > 0.0 else _leg(sequence).link_bytes_per_s
     lease_s = receiver_lease_s(state.config, event.expected_s, event.bytes_left, rate)
-    sequence.lease_until = max(sequence.lease_until, now + lease_s)
+    if now + lease_s > sequence.lease_until:
+        sequence.lease_until = now + lease_s
+        sequence.lease_terms = (lease_s, event.expected_s, event.bytes_left, rate)
 
 
 def received(state: ReplicaState, event: KVReceived, now: float) -> list[SequenceOutput]:
@@ -111,6 +114,8 @@ def lost(state: ReplicaState, event: KVLost, now: float) -> list[SequenceOutput]
     sequence = state.receiving.get(event.request_id)
     if sequence is None:
         return []
+    if event.finished:
+        return [leave_to_sender(state, sequence, now)]
     state.counters.checksum_errors += event.corrupt
     return [fail_handoff(state, sequence, event.reason, now)]
 
@@ -123,7 +128,12 @@ def end_leases(state: ReplicaState, now: float) -> list[SequenceOutput]:
 
 def _silence(sequence: Sequence, now: float) -> str:
     since = now - sequence.history[-1][1]
-    return f"{_leg(sequence).prefill_replica_id} gave no sign of life in time; the lease ended after {since:.1f} s"
+    lease_s, expected_s, num_bytes, rate = sequence.lease_terms
+    pace = f"{rate / 1e6:.3g} MB/s" if rate > 0.0 else "an unknown rate"
+    return (
+        f"{_leg(sequence).prefill_replica_id} gave no sign of life in time, {since:.1f} s after the reservation: the"
+        f" lease of {lease_s:.1f} s, for {num_bytes} bytes at {pace} expected in {expected_s:.1f} s, ended"
+    )
 
 
 def _leg(sequence: Sequence) -> DecodeLeg:

@@ -91,4 +91,5 @@ def end_holds(state: ReplicaState, now: float) -> None:
     for sequence in [s for s in state.sending.values() if s.lease_until <= now]:
         state.counters.handoffs_failed += 1
         state.links.note_transfer(sequence.request_id, failed=True)
-        give_up_sending(state, sequence, "the receiver did not acknowledge the KV in time", now)
+        held_s = now - sequence.history[-1][1]
+        give_up_sending(state, sequence, f"the receiver did not acknowledge the KV within {held_s:.1f} s", now)

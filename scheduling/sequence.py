@@ -56,7 +56,8 @@ class Sequence:
 
     `sends`: its KV goes to another replica when it is computed. `receives`: its KV comes from another replica and is
     not here yet; a preempted one is computed here again. While `transfer_open` its blocks belong to a transfer, until
-    `lease_until` at the latest.
+    `lease_until` at the latest. `lease_terms` is what the receiver's lease follows from: its length, the seconds until
+    the sender is done, the bytes to come, and the link's bytes per second.
     """
 
     request: Request
@@ -91,6 +92,7 @@ class Sequence:
     receives: bool = False
     transfer_open: bool = False
     lease_until: float = math.inf
+    lease_terms: tuple[float, float, int, float] = (0.0, 0.0, 0, 0.0)
     ticket: TicketLife | None = None
     handoff: HandoffReport | None = None
 

@@ -32,7 +32,7 @@ def parted(pair: Any, one: str, other: str | None = None) -> Iterator[None]:
 def is_used_again(pair: Any) -> None:
     """The link comes up by itself, and the next hand-off goes over it."""
     pair.lan.shape("p", None)
-    pair.wait(lambda: pair.usable(), 30.0)
+    pair.wait(pair.usable, 30.0)
     asked = pair.ask(1000, on_unavailable="fail")
     with pair.crossed(1000 * 512):
         pair.served(asked)
