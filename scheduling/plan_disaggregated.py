@@ -27,6 +27,9 @@ FEW = 3
 ALL_PAIRS = 16
 LATE_PROMPTS = 1
 """A prompt that will miss its targets is sent to a prefill replica with at most so many others waiting."""
+ABOUT_THE_SAME = 1.25
+"""Costs that differ by less are the same: rates and times are not known better, and whoever measured a little faster
+would get every request until its streams miss their targets."""
 JUST_REFUSED = "refused it just now"
 
 
@@ -38,7 +41,7 @@ class NoPair(msgspec.Struct, frozen=True):
 
 
 def plan_disaggregated(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | NoPair:
-    """The best pair with room: among those that meet both targets the cheapest, else the least late one."""
+    """The best pair with room: among those that meet both targets one of the cheapest, else the least late one."""
     for name, loads in (("prefill", fleet.prefill), ("decode", fleet.decode)):
         if not any(_why_never(ask, load) is None for load in loads):
             told = "; ".join(f"{load.replica_id}: {_why_never(ask, load)}" for load in loads[:FEW])
@@ -71,7 +74,7 @@ def _best_pair(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candid
     few = num_pairs if num_pairs <= ALL_PAIRS else FEW
     givers = _by_ttft(ask, fleet.prefill, config)
     with_room: dict[str, bool] = {}
-    best: Candidate | None = None
+    found: list[Candidate] = []
     takers_tried = 0
     for taker in _by_room(ask, fleet.decode):
         if takers_tried == few:
@@ -87,14 +90,12 @@ def _best_pair(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candid
             link = usable_link(fleet, giver, taker)
             if isinstance(link, str):
                 continue
-            candidate = pair_candidate(ask, giver, taker, link, config)
-            if best is None or _rank(candidate) < _rank(best):
-                best = candidate
+            found.append(pair_candidate(ask, giver, taker, link, config))
             givers_tried += 1
             if givers_tried == few:
                 break
         takers_tried += givers_tried > 0
-    return best
+    return _best_of(found)
 
 
 def pair_candidate(ask: Ask, giver: Load, taker: Load, link: LinkView, config: ClusterCoreConfig) -> Candidate:
@@ -149,9 +150,13 @@ def handoff_tokens(ask: Ask, block_size: int) -> int:
     return ask.prompt_tokens + (ask.num_sequences - 1) * (ask.prompt_tokens - shared)
 
 
-def _rank(candidate: Candidate) -> tuple[bool, float, float]:
-    first = candidate.cost_s if candidate.meets else candidate.ready_s
-    return not candidate.meets, first, candidate.ready_s
+def _best_of(found: Sequence[Candidate]) -> Candidate | None:
+    """Of those that meet the targets at about the least cost, the first one: the most room, then the least TTFT."""
+    meeting = [candidate for candidate in found if candidate.meets]
+    if not meeting:
+        return min(found, key=lambda candidate: candidate.ready_s, default=None)
+    dearest = ABOUT_THE_SAME * min(candidate.cost_s for candidate in meeting)
+    return next(candidate for candidate in meeting if candidate.cost_s <= dearest)
 
 
 def _why_never(ask: Ask, load: Load) -> str | None:

@@ -94,6 +94,18 @@ def test_load_goes_round_both_pools(cluster: Any) -> None:
     assert sorted(taker for _, taker in pairs) == ["d", "d", "e", "e"]
 
 
+def test_who_measures_a_little_faster_does_not_get_everything(cluster: Any) -> None:
+    core = cluster.core()
+    for name in "de":
+        core.handle(cluster.joined(name, role=Role.DECODE), 0.0)
+    for name, rate in (("p", 1.0e6), ("q", 1.1e6)):
+        links = (cluster.link("d", rate), cluster.link("e", 1.3 * rate))
+        core.handle(cluster.joined(name, role=Role.PREFILL, links=links), 0.0)
+    pairs = [pair(core.handle(cluster.arrived(f"r{i}", 300), 0.0)) for i in range(4)]
+    for number, names in enumerate(("pq", "de")):
+        assert sorted(one[number] or "" for one in pairs) == sorted(names * 2)
+
+
 def test_only_linked_pairs_of_living_processes_are_used(cluster: Any) -> None:
     core = cluster.core()
     core.handle(cluster.joined("d", role=Role.DECODE), 0.0)
