@@ -26,7 +26,8 @@ class FakeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     The default cost is that of SmolLM2-135M on two CPU cores, rounded; the default shape fits its tokenizer. About one
     token in `eos_every` ends its sequence (0: none). `num_layers` to `dtype` make the size of the KV of a token: tiny
-    by default, for experiments with links that of the model they stand for.
+    by default, for experiments with links that of the model they stand for. A sequence fails in the step that feeds it
+    `failing_token` (-1: none); for tests.
     """
 
     cost: StepCost = StepCost(a0=0.02, a1=0.002, b0=1e-8, b1=1e-8, b2=2e-7, b3=0.002)
@@ -36,6 +37,7 @@ class FakeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_context: int = 8192
     vocab_size: int = 49152
     eos_every: int = 0
+    failing_token: int = -1
     num_layers: int = 2
     num_kv_heads: int = 2
     head_dim: int = 16

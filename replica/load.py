@@ -73,4 +73,6 @@ def _load_fake(config: FakeConfig) -> LoadedEngine:
         sleep=time.sleep,
         eos_every=config.eos_every,
     )
+    if config.failing_token >= 0:
+        engine.fail_rows_on(lambda chunk: config.failing_token in chunk.token_ids)
     return LoadedEngine(engine, config.cost)

@@ -118,7 +118,7 @@ class LanFleet:
     def wait_ready(self, name: str) -> None:
         """Until a started replica says so."""
         member = self.members[name]
-        if not member.ready.wait(READY_S) or member.process.poll() is not None:
+        if not member.ready.wait(READY_S) or not any(line.startswith(READY_MARK) for line in member.log):
             raise FleetError(f"{name} is not ready:\n" + "\n".join(member.log[-12:]))
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
