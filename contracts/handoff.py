@@ -24,6 +24,10 @@ class TicketStatus(StrEnum):
     ABORTED = "aborted"
 
 
+FINISHED = "the first output token was the last one"
+"""The reason by which a sender ends a hand-off whose sequence has ended well: there is nothing to hand over."""
+
+
 class KVTicket(msgspec.Struct, frozen=True, kw_only=True):
     """Permission to write one sequence's KV into reserved blocks of the receiver, once.
 

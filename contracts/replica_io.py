@@ -72,11 +72,12 @@ class KVReceived(msgspec.Struct, frozen=True):
 
 class KVLost(msgspec.Struct, frozen=True):
     """Receiver: this sequence's KV will not come whole (sender's word, broken link, wrong count or checksum).
-    `corrupt` when a checksum said so."""
+    `corrupt` when a checksum said so; `finished` when the sender's first token ended the sequence: no failure."""
 
     request_id: str
     reason: str
     corrupt: bool = False
+    finished: bool = False
 
 
 class KVSent(msgspec.Struct, frozen=True):

@@ -65,7 +65,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended. `HANDED_OVER`: on this replica only, the receiver of its KV goes on with it."""
+    """Why a sequence ended. `HANDED_OVER`: on this replica only. From a sender: the receiver of its KV goes on with it;
+    from a receiver: the sender's first token ended it, and the sender says so."""
 
     STOP = "stop"
     LENGTH = "length"

@@ -25,11 +25,12 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """Receiver: the KV of this ticket will not come whole."""
+    """Receiver: the KV of this ticket will not come whole; see `contracts.replica_io.KVLost`."""
 
     ticket_id: str
     reason: str
     corrupt: bool = False
+    finished: bool = False
 
 
 class Sent(msgspec.Struct, frozen=True):

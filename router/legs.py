@@ -117,9 +117,13 @@ class PlacedSequence:
             yield from self._of_prefill(leg, output, known)
             return
         if output.finish is not None:
-            if output.finish is FinishReason.HANDED_OVER:
-                raise ProtocolError(f"replica {leg.replica_id} handed {self.sequence_id} over, but it is to decode it")
             leg.ended = True
+            if output.finish is FinishReason.HANDED_OVER:
+                if not self.needs_prefill or self.received:
+                    raise ProtocolError(
+                        f"replica {leg.replica_id} handed {self.sequence_id} over, but it is to decode it"
+                    )
+                return  # the sender's first token was the last one: its word of that may come later
         if output.usage is not None and output.usage.handoff is not None:
             self.reported = True
         if self.waits_for_prefill:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contracts.errors import Cancelled, EngineFailure, HandoffFailed, PhaseServeError
+from contracts.handoff import FINISHED
 from contracts.replica_io import SequenceOutput, StopKV
 from contracts.request import FinishReason
 from scheduling.replica_state import ReplicaState
@@ -36,9 +37,22 @@ def give_up_sending(state: ReplicaState, sequence: Sequence, reason: str, now: f
 
 def finish(state: ReplicaState, sequence: Sequence, now: float) -> None:
     """The sequence's own output ended it. Of a leg, the receiver is told that nothing comes."""
-    _stop(state, sequence, "finished")
+    _stop(state, sequence, FINISHED)
     state.lengths.observe(sequence.num_output)
     state.end(sequence, now, finished=True)
+
+
+def leave_to_sender(state: ReplicaState, sequence: Sequence, now: float) -> SequenceOutput:
+    """End one sequence whose KV is not needed: the sender's first token was its last, and the sender says its end."""
+    usage = sequence.usage(now)
+    _stop(state, sequence, FINISHED)
+    state.end(sequence, now, finished=False)
+    return SequenceOutput(
+        request_id=sequence.request_id,
+        finish=FinishReason.HANDED_OVER,
+        usage=usage,
+        first_index=sequence.num_output,
+    )
 
 
 def _end(

@@ -132,6 +132,23 @@ def test_a_single_replica_cannot_hand_over() -> None:
         Client(placed(pair=False), []).hear(D, said(0, 5, finish=FinishReason.HANDED_OVER))
 
 
+def test_a_receiver_that_is_not_needed_leaves_the_end_to_the_sender() -> None:
+    client = Client(placed(), [])
+    client.hear(D, said(0, finish=FinishReason.HANDED_OVER))
+    assert (client.known, client.finish) == ([], None)
+    assert client.sequence.needs(P)
+    assert not client.sequence.needs(D)
+    client.hear(P, said(0, 5, finish=FinishReason.STOP))
+    assert (client.known, client.finish) == ([5], FinishReason.STOP)
+
+
+def test_a_receiver_that_began_does_not_leave_it_to_the_sender() -> None:
+    client = Client(placed(), [])
+    client.hear(P, said(0, 5, finish=FinishReason.HANDED_OVER))
+    with pytest.raises(ProtocolError, match="is to decode it"):
+        client.hear(D, said(0, finish=FinishReason.HANDED_OVER))
+
+
 def test_who_is_told_of_the_end() -> None:
     both = placed()
     assert both.end() == [D, P]

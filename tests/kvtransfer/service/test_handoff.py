@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from contracts.handoff import FINISHED
 from contracts.kv import Fingerprint, KVLayout
 from kvtransfer.config import Faults
 from kvtransfer.events import Arriving, Closed, Lost, Measured, Received, SendFailed, Sent
@@ -180,6 +181,21 @@ def test_what_cannot_be_sent_or_taken_is_said_at_once(rig: Any) -> None:
     assert "d9" in giver.until(SendFailed, elsewhere.ticket_id).reason
     giver.service.send(short := rig.ticket(taker, (1, 2), 32), (1,), 0)
     assert "2 blocks" in giver.until(SendFailed, short.ticket_id).reason or giver.of(SendFailed, short.ticket_id)
+
+
+def test_a_sender_whose_sequence_has_ended_well_says_so(rig: Any) -> None:
+    giver, taker = rig.pair()
+    ticket = rig.ticket(taker, (3, 4), 32)
+    taker.service.reserve(ticket, "p0")
+    giver.service.send(ticket, (1, 2), 16)
+    giver.service.stop(ticket.ticket_id, FINISHED)
+    giver.until(Closed, ticket.ticket_id, within_s=5.0)
+    lost = taker.until(Lost, ticket.ticket_id, within_s=5.0)
+    assert lost.finished
+    assert "the last one" in lost.reason
+    taker.service.stop(ticket.ticket_id, FINISHED)
+    taker.until(Closed, ticket.ticket_id, within_s=5.0)
+    assert taker.service.counters.lost == 0
 
 
 def test_stop_at_any_time(rig: Any) -> None:

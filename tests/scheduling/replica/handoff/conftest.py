@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from contracts.batch import SequenceStart
-from contracts.handoff import DecodeLeg, HandoffReport, KVTicket, PrefillLeg
+from contracts.handoff import FINISHED, DecodeLeg, HandoffReport, KVTicket, PrefillLeg
 from contracts.phase import Role
 from contracts.replica_io import (
     ClientGone,
@@ -185,7 +185,7 @@ class PairLab:
                 transfer = self.transfers[request_id]
                 self._to(lab, KVClosed(request_id))
                 if lab is self.p and transfer.to_d:
-                    self._to(self.d, KVLost(request_id, reason))
+                    self._to(self.d, KVLost(request_id, reason, finished=reason == FINISHED))
                 if lab is self.d and transfer.to_p:
                     self._to(self.p, KVSendFailed(request_id, reason))
 

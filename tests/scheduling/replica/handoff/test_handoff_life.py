@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contracts.handoff import TicketStatus
+from contracts.handoff import FINISHED, TicketStatus
 from contracts.phase import Role
 from contracts.replica_io import ClientGone, CommitKV, Emit, ReserveKV, RunStep, SendKV, StopKV
 from contracts.request import FinishReason, SamplingParams
@@ -79,13 +79,24 @@ def test_a_first_token_that_ends_the_sequence_is_not_handed_over(pair_lab: Any) 
     pair.step(pair.p)
     assert pair.p.got["a"].finish is FinishReason.LENGTH
     assert pair.p.got["a"].usage.output_tokens == 1
-    assert actions(pair.p, StopKV) == [StopKV("a", "finished")]
+    assert actions(pair.p, StopKV) == [StopKV("a", FINISHED)]
     assert pair.p.core.state.sequences["a"].status == "ending"
     pair.send(pair.d, ClientGone("a"))  # the router ends the other leg
     pair.finish()
     assert record.tokens == []
     assert not actions(pair.p, CommitKV)
     assert pair.p.core.state.counters.handoffs_failed == 0
+
+
+def test_the_receiver_hears_of_such_an_end_before_its_router_does(pair_lab: Any) -> None:
+    """Its own leg ends without an error: what there was to say is on its way from the sender."""
+    pair = pair_lab()
+    record = pair.arrive("a", 10, 1)
+    pair.deliver()
+    pair.step(pair.p)
+    pair.finish()
+    assert (record.tokens, record.error, record.finish) == ([], None, FinishReason.HANDED_OVER)
+    assert pair.d.core.state.counters.handoffs_failed == 0
 
 
 def test_logprobs_come_with_the_hand_off_and_prompt_logprobs_from_the_one_that_computes(pair_lab: Any) -> None:
