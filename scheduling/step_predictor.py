@@ -3,8 +3,9 @@
 Source: DCP (OSDI'26), which reports a mean error of 3.3 % for this form. Three guards of ours: coefficients never go
 negative (a predicted time must grow with the work, or the chunk search would be wrong), a wild measurement counts only
 as far as `MAX_SURPRISE`, and the covariance cannot grow without bound while steps of one shape teach nothing new.
-Each equation is divided by the predicted time, so that relative errors count: a prefill step lasts as long as fifty
-decode steps and would drown them.
+Each equation is divided by the time of its step, so that relative errors count: a prefill step lasts as long as fifty
+decode steps and would drown them. That time is the predicted or the measured one, whichever is less: divided by a
+prediction that one hiccup had made far too long, the right measurements after it would weigh nothing and mend nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ SCALES = (1.0, 1e-2, 1e-5, 1e-5, 1e-3, 1e-1)
 MAX_SURPRISE = 4.0
 MAX_STEP_S = 3600.0
 _SHORTEST_S = 1e-6
-_WARM_STEPS = 16
 _PRIOR_FLOOR = 1e-2
 _PRIOR_SPREAD = 100.0  # (prior standard deviation of half the coefficient / 5 % measurement noise) squared
 _MAX_GROWTH = 10.0
@@ -124,13 +124,12 @@ class StepPredictor:
         if shape.tokens == 0 or not (0.0 < duration_s < MAX_STEP_S):
             return
         predicted = self.predict_s(shape)
-        self._absolute.add(duration_s - predicted)
+        target = duration_s
         if predicted > _SHORTEST_S:
             self._relative.add((duration_s - predicted) / predicted)
-        target = duration_s
-        if self.num_updates >= _WARM_STEPS and predicted > _SHORTEST_S:
             target = min(max(target, predicted / MAX_SURPRISE), predicted * MAX_SURPRISE)
-        weight = 1.0 / (predicted if predicted > _SHORTEST_S else max(target, _SHORTEST_S))
+        self._absolute.add(target - predicted)
+        weight = 1.0 / max(_SHORTEST_S, min(target, predicted) if predicted > _SHORTEST_S else target)
         row = [term * scale * weight for term, scale in zip(shape.terms(), SCALES, strict=True)]
         self._correct(row, target * weight)
         self.num_updates += 1

@@ -55,6 +55,28 @@ def test_it_follows_a_machine_that_becomes_slower() -> None:
     assert predictor.predict_s(shape) == pytest.approx(1.7 * shape.predict_s(HIDDEN), rel=0.05)
 
 
+@pytest.mark.parametrize("before", [0, 1, 40])
+def test_a_hiccup_of_a_replica_that_only_prefills_is_mended_by_the_next_prompts(before: int) -> None:
+    chance = random.Random(6)
+    predictor = StepPredictor(HIDDEN)
+
+    def prompt(times: float) -> None:
+        shape = StepShape()
+        shape.add_prefill(0, chance.randint(128, 512))
+        predictor.update(shape, times * shape.predict_s(HIDDEN))
+
+    for _ in range(before):
+        prompt(1.0)
+    prompt(25.0)
+    probe, longest = StepShape(), StepShape()
+    probe.add_prefill(0, 300)
+    longest.add_prefill(0, 512)
+    assert predictor.cost.margin_s < 4.0 * longest.predict_s(HIDDEN)
+    for _ in range(10):
+        prompt(1.0)
+    assert predictor.predict_s(probe) == pytest.approx(probe.predict_s(HIDDEN), rel=0.3)
+
+
 def test_one_hiccup_changes_little_and_the_margin_covers_noise() -> None:
     chance = random.Random(3)
     predictor = StepPredictor(HIDDEN)
