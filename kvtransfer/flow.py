@@ -107,7 +107,7 @@ class Flow:
         put_bytes = self._put_bytes()
         served = 0
         for outgoing in self.tickets.values():
-            if outgoing.ended or outgoing.cells.all_taken:
+            if outgoing.ended or not outgoing.opened or outgoing.cells.all_taken:
                 continue
             served += 1
             if served > self._max_tickets:

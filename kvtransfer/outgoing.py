@@ -12,7 +12,10 @@ from kvtransfer.wire import Commit, put_digest, slot_id
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
-    """A ticket that this replica fulfils. `blocks`: the sequence's whole block table. `ended`: no further put of it."""
+    """A ticket that this replica fulfils.
+
+    `blocks`: the sequence's whole block table. `opened`: the receiver expects its puts. `ended`: no further put of it.
+    """
 
     ticket: KVTicket
     blocks: tuple[int, ...]
@@ -23,6 +26,7 @@ class Outgoing:
     num_puts: int = 0
     num_bytes: int = 0
     digest: int = 0
+    opened: bool = False
     streaming: bool = False
     compute_done: bool = False
     committed: bool = False

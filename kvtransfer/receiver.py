@@ -28,6 +28,7 @@ from kvtransfer.wire import (
     ComputeDone,
     Expect,
     Message,
+    Opened,
     Stopped,
     Streaming,
     slot_id,
@@ -145,6 +146,7 @@ class Receiver:
                 self._refuse(incoming.guest, message.ticket_id)
                 return
             incoming.begun = True
+            self._tell(incoming, Opened(ticket_id=message.ticket_id))
             self._sign_of_life(incoming)
         elif isinstance(message, Streaming):
             incoming.streaming_at = incoming.streaming_at or now

@@ -27,6 +27,7 @@ from kvtransfer.wire import (
     Begin,
     ComputeDone,
     Message,
+    Opened,
     Stopped,
     slot_id,
 )
@@ -174,7 +175,7 @@ class Sender:
 
     def on_message(self, session: Session, message: Message) -> bool:
         """What a receiver says about a ticket. Returns whether it was for the sending side at all."""
-        if not isinstance(message, Ack | Abort):
+        if not isinstance(message, Opened | Ack | Abort):
             return False
         outgoing = self._tickets.get(message.ticket_id)
         if outgoing is None or outgoing.session is not session:
@@ -185,6 +186,9 @@ class Sender:
             pass
         elif isinstance(message, Abort):
             self._fail(outgoing, f"{session.peer.replica_id}: {message.reason}", tell=False)
+        elif isinstance(message, Opened):
+            outgoing.opened = True
+            self._go_on(outgoing)
         elif outgoing.committed:
             self._acknowledged(outgoing, message)
         return True

@@ -65,7 +65,13 @@ class Ready(_Message, frozen=True):
 
 
 class Begin(_Message, frozen=True):
-    """Sender: it holds this ticket and its KV will come. A ticket begins once."""
+    """Sender: it holds this ticket and its KV will come. A ticket begins once. Answered by `Opened` or `Abort`."""
+
+    ticket_id: str
+
+
+class Opened(_Message, frozen=True):
+    """Receiver: the ticket's slot is open. Puts before that might arrive ahead of the slot, and be swallowed."""
 
     ticket_id: str
 
@@ -162,6 +168,7 @@ Message = (
     | Chosen
     | Ready
     | Begin
+    | Opened
     | Expect
     | Streaming
     | ComputeDone

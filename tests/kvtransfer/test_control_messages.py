@@ -23,6 +23,7 @@ MESSAGES: list[wire.Message] = [
     wire.Chosen(scheme="tcp", device="eth0"),
     wire.Ready(),
     wire.Begin(ticket_id=TICKET),
+    wire.Opened(ticket_id=TICKET),
     wire.Expect(name=b"n" * 16, expected_s=1.5),
     wire.Streaming(ticket_id=TICKET),
     wire.ComputeDone(ticket_id=TICKET),
