@@ -15,6 +15,7 @@ COMMANDS = {
     "replica": "one replica alone",
     "chat": "ask a running server one question",
     "doctor": "what is installed, does the model load, does a request work, at what speed",
+    "sweep": "which layout pays at which link rate, measured here (--live)",
 }
 EXIT_FAILED, EXIT_REFUSED = 1, 2
 
