@@ -3,6 +3,7 @@
     PhaseServeError
     ├── InvalidRequest      400  the request is wrong; `param` names the field
     ├── UnknownModel        404
+    ├── UnknownRequest      404
     ├── RequestTimeout      408  the body did not arrive in time
     ├── RequestTooLarge     413
     ├── UnsupportedEncoding 415  the body is compressed
@@ -70,6 +71,13 @@ class UnknownModel(PhaseServeError):
 
     status = 404
     code = "model_not_found"
+
+
+class UnknownRequest(PhaseServeError):
+    """No request of this id is under way."""
+
+    status = 404
+    code = "request_not_found"
 
 
 class RequestTimeout(PhaseServeError):

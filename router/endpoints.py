@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from starlette.requests import Request
 
-from contracts.errors import Overloaded, PhaseServeError, UnknownModel
+from contracts.errors import Overloaded, PhaseServeError, UnknownModel, UnknownRequest
 from router.answer_headers import answer_headers, keep_headers
 from router.client_text import clip
 from router.config import RouterConfig
@@ -69,6 +69,14 @@ def build_routes(served: Served) -> APIRouter:
         if name not in served.names:
             raise UnknownModel(f"the model {clip(name)!r} is not served here", param="model")
         return _json(_model(served, name))
+
+    @routes.api_route("/v1/requests/{request_id}/cancel", methods=["POST"])
+    @routes.api_route("/v1/requests/{request_id}", methods=["DELETE"])
+    async def cancel(request_id: str) -> Response:
+        num_cancelled = served.fleet.cancel(request_id)
+        if not num_cancelled:
+            raise UnknownRequest(f"no request {clip(request_id)!r} is under way here", param="request_id")
+        return _json({"id": request_id, "status": "cancelled", "requests": num_cancelled})
 
     @routes.api_route("/health/live", methods=READ)
     async def live() -> Response:

@@ -32,7 +32,7 @@ from contracts.cluster_io import (
     TimePassed,
     ViewReported,
 )
-from contracts.errors import ErrorInfo, PhaseServeError, Unavailable, error_from
+from contracts.errors import Cancelled, ErrorInfo, PhaseServeError, Unavailable, error_from
 from contracts.handoff import KVTicket
 from contracts.model import ModelSpec
 from contracts.replica_io import SequenceOutput
@@ -160,6 +160,14 @@ class Fleet:
                 self._feed(ClientLeft(flight.request_id))
                 self._placements.end([flight], Handoff.CANCELLED)
                 self._flights.remove(flight)
+
+    def cancel(self, request_id: str) -> int:
+        """End every open call that goes by this id; its client gets a 499. How many there were."""
+        calls = {id(flight.call): flight.call for flight in self._flights if flight.call.generation.goes_by(request_id)}
+        for call in calls.values():
+            call.fail(Cancelled("the request was cancelled by its id"))
+            self.close(call)
+        return len(calls)
 
     # ---- what replicas say (LinkOwner) --------------------------------------------------------------------------
 

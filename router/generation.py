@@ -51,6 +51,10 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     layout: Layout | None = None
     on_unavailable: OnUnavailable | None = None
 
+    def goes_by(self, request_id: str) -> bool:
+        """The id of the answer, or the client's own, with which that ends."""
+        return request_id in (self.id, self.id.partition("-")[2])
+
     def sampling_of(self, prompt: int, i: int) -> SamplingParams:
         """The rules for choice `i` of `prompt`: its own token bound, and a seed of its own when one was given."""
         seed = self.sampling.seed

@@ -53,6 +53,41 @@ async def test_can_1_2_twenty_clients_leave_while_their_answers_are_generated(
 
 
 @pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("by", ["their id", "our id"])
+async def test_can_7_a_request_is_cancelled_by_its_id(
+    router: Any, gated: Any, chat: Any, stream: bool, by: str
+) -> None:
+    sending = asyncio.create_task(
+        router.http.post("/v1/chat/completions", json=chat(stream=stream, n=2), headers={"x-request-id": "t1"})
+    )
+    await until(lambda: gated.alive)
+    wanted = "t1" if by == "their id" else "chatcmpl-t1"
+    assert (await router.http.post("/v1/requests/nope/cancel")).status_code == 404
+    assert (await router.http.delete(f"/v1/requests/{wanted}")).json()["status"] == "cancelled"
+    answer = await asyncio.wait_for(sending, 5)
+    assert answer.status_code == 499
+    assert answer.json()["error"]["code"] == "cancelled"
+    again = await router.http.post(f"/v1/requests/{wanted}/cancel")
+    assert (again.status_code, again.json()["error"]["code"]) == (404, "request_not_found")
+    await router.wait_idle(gated)
+    assert sorted(gated.cancelled) == ["chatcmpl-t1#0", "chatcmpl-t1#1"]
+
+
+async def test_can_7_a_stream_is_cancelled_by_its_id(router: Any, replica: Any, chat: Any) -> None:
+    replica.pace_s = 0.01
+    body = chat(stream=True, ignore_eos=True)
+    async with router.http.stream("POST", "/v1/chat/completions", json=body, headers={"x-request-id": "t1"}) as answer:
+        lines = answer.aiter_lines()
+        await anext(lines)
+        assert (await router.http.post("/v1/requests/t1/cancel")).status_code == 200
+        rest = [line async for line in lines if line.startswith("data: ")]
+    assert json.loads(rest[-2].removeprefix("data: "))["error"]["code"] == "cancelled"
+    assert rest[-1] == "data: [DONE]"
+    await router.wait_idle(replica)
+    assert replica.cancelled == ["chatcmpl-t1"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
 async def test_can_4_6_a_client_leaves_before_the_first_token(router: Any, gated: Any, chat: Any, stream: bool) -> None:
     """In a long prefill nothing is written to the client: only its socket can tell."""
     client = RawClient(router.url)
