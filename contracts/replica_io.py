@@ -119,12 +119,16 @@ class LinkDown(msgspec.Struct, frozen=True):
 
 
 class LinkMeasured(msgspec.Struct, frozen=True):
-    """`num_bytes` crossed the link to a peer within `duration_s`; `probe` tells a probe from a real transfer."""
+    """`num_bytes` crossed the link to a peer within `duration_s`; `probe` tells a probe from a real transfer.
+
+    `at_least`: the transfer waited for the engine, so the link may be faster than that, but is not slower.
+    """
 
     peer_id: str
     num_bytes: int
     duration_s: float
     probe: bool = False
+    at_least: bool = False
 
 
 class Woken(msgspec.Struct, frozen=True):

@@ -72,12 +72,16 @@ class Unlinked(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Sender: `num_bytes` crossed the link within `duration_s`, by the receiver's clock."""
+    """Sender: `num_bytes` crossed the link within `duration_s`, by the receiver's clock.
+
+    `at_least`: the link waited for the engine meanwhile and may be faster (by the sender's clock).
+    """
 
     peer_id: str
     num_bytes: int
     duration_s: float
     probe: bool
+    at_least: bool = False
 
 
 TransferEvent = Arriving | Received | Lost | Sent | SendFailed | Closed | Linked | Unlinked | Measured

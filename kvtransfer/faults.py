@@ -69,6 +69,10 @@ class FaultySender:
         """The inner one's."""
         return self._inner.moved()
 
+    def unsent(self) -> int:
+        """The inner one's."""
+        return self._inner.unsent()
+
     async def put(self, slot_id: bytes, offset: int, source: Sequence[memoryview], note: bytes = b"") -> None:
         """As the protocol says, except for the fault."""
         views = list(source)

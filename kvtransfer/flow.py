@@ -70,9 +70,11 @@ class Flow:
                 self.moved_at = loop.time()
             outgoing.in_flight += 1
             if not outgoing.streaming:
-                outgoing.streaming = True
+                outgoing.streaming, outgoing.streaming_at = True, loop.time()
                 self.session.channel.send(Streaming(ticket_id=outgoing.ticket_id))
-            task = asyncio.create_task(self._put(outgoing, cells, back_to_back=bool(self._puts)))
+            # A kernel may take a whole hand-off into its buffer: then no put is under way and the link is busy.
+            back_to_back = bool(self._puts) or self.session.bulk.unsent() > 0
+            task = asyncio.create_task(self._put(outgoing, cells, back_to_back=back_to_back))
             self._puts.add(task)
 
     def stalled(self, now: float) -> str | None:

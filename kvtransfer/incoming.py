@@ -12,6 +12,9 @@ from kvtransfer.door import Guest
 from kvtransfer.spans import Pool, Slot, by_layer
 from kvtransfer.wire import Commit, put_digest
 
+MIN_TAIL_WAIT_S = 1.0
+TAIL_WAIT_FACTOR = 4.0
+
 
 @dataclass(slots=True, eq=False)
 class Incoming:
@@ -74,3 +77,12 @@ class Incoming:
         """This ticket's own pace so far, 0 before anything came."""
         passed = now - self.streaming_at if self.streaming_at else 0.0
         return (self.slot.num_bytes - self.bytes_left) / passed if passed > 0.0 else 0.0
+
+    def tail_wait_s(self, now: float, silence_s: float) -> float:
+        """How long after the commit, or the last landing since, the rest may take: by the rate of the link. Where the
+        link has become slower than it was, which this ticket's own pace tells, up to `silence_s`."""
+        rate, pace = self.guest.bytes_per_s, self.bytes_per_s(now)
+        if rate <= 0.0:
+            return silence_s
+        slow_s = TAIL_WAIT_FACTOR * self.bytes_left / pace if pace > 0.0 else 0.0
+        return max(MIN_TAIL_WAIT_S, TAIL_WAIT_FACTOR * self.bytes_left / rate, min(silence_s, slow_s))

@@ -129,6 +129,10 @@ class NixlSender:
         """Only the end of a put tells."""
         return None
 
+    def unsent(self) -> int:
+        """Nothing that is known of."""
+        return 0
+
     async def put(self, slot_id: bytes, offset: int, source: Sequence[memoryview], note: bytes = b"") -> None:
         """See `BulkSender`. Returns when NIXL has read the source (or the receiver refused the put)."""
         if len(slot_id) != SLOT_ID_BYTES or len(note) > MAX_NOTE_BYTES:

@@ -28,6 +28,7 @@ class Outgoing:
     digest: int = 0
     opened: bool = False
     streaming: bool = False
+    streaming_at: float = 0.0
     compute_done: bool = False
     committed: bool = False
     ended: bool = False

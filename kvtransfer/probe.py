@@ -119,6 +119,7 @@ class Prober:
                 found.clear()
             else:
                 found.append(result)
+                num_bytes = min(num_bytes, _enough(result))
         rates = {result.tail_bytes / result.tail_s: result for result in found if result.tail_s > 0.0}
         if not rates:
             return None
@@ -154,6 +155,11 @@ def _enlarged(num_bytes: int, piece: int, result: ProbeResult) -> tuple[int, int
     if num_bytes < needed:
         num_bytes = min(max(2 * num_bytes, int(1.3 * needed)), MAX_PROBE_BYTES)
     return num_bytes, piece
+
+
+def _enough(result: ProbeResult) -> int:
+    """Bytes that take long enough at this result's rate: a first impression of a rate may have been far too high."""
+    return max(MIN_PIECES * MIN_PIECE_BYTES, int(1.3 * MIN_PROBE_S * result.tail_bytes / result.tail_s))
 
 
 @dataclass(slots=True)

@@ -84,6 +84,10 @@ class BulkSender(Protocol):
         """A count that grows while bytes get through; None where only the end of a put tells."""
         ...
 
+    def unsent(self) -> int:
+        """Bytes of puts that have returned, but wait in this host for the network; 0 where nobody knows."""
+        ...
+
     async def put(self, slot_id: bytes, offset: int, source: Sequence[memoryview], note: bytes = b"") -> None:
         """Write the concatenation of `source` at `offset` of the slot's byte space, then deliver `note`.
 

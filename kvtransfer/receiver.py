@@ -36,8 +36,6 @@ from kvtransfer.wire import (
 )
 
 ARRIVING_INTERVAL_S = 0.1
-MIN_TAIL_WAIT_S = 1.0
-TAIL_WAIT_FACTOR = 4.0
 STOP_WAIT_S = 2.0
 MIN_MEASURED_S = 0.05
 BACK_TO_BACK = 1
@@ -195,20 +193,10 @@ class Receiver:
         """Lose what was committed and does not come."""
         for incoming in [one for one in self._tickets.values() if one.commit is not None and not one.ended]:
             waited = now - max(incoming.committed_at, incoming.guest.landed_at)
-            if waited > self._tail_wait_s(incoming, now):
+            if waited > incoming.tail_wait_s(now, self._silence_s):
                 missing = incoming.bytes_left
                 total = incoming.slot.num_bytes
                 self._lose(incoming, f"{missing} of {total} bytes did not come within {waited:.1f} s", tell=True)
-
-    def _tail_wait_s(self, incoming: Incoming, now: float) -> float:
-        """By the rate of the link. Where the link has become slower than it was, which this ticket's own pace tells,
-        up to `silence_s`."""
-        rate, pace = incoming.guest.bytes_per_s, incoming.bytes_per_s(now)
-        if rate <= 0.0:
-            return self._silence_s
-        wait_s = max(MIN_TAIL_WAIT_S, TAIL_WAIT_FACTOR * incoming.bytes_left / rate)
-        slow_s = TAIL_WAIT_FACTOR * incoming.bytes_left / pace if pace > 0.0 else 0.0
-        return max(wait_s, min(self._silence_s, slow_s))
 
     # --- ends
 

@@ -35,6 +35,7 @@ from kvtransfer.wire import (
 ACK_BASE_S = 2.0
 ACK_FACTOR = 4.0
 MAX_ACK_S = 60.0
+AT_LEAST_BYTES = 256 << 10
 MAX_REMEMBERED = 4096
 
 
@@ -244,7 +245,17 @@ class Sender:
         if ack.measured_bytes > 0 and ack.measured_s > 0.0:
             session.bytes_per_s = ack.measured_bytes / ack.measured_s
             self._emit(Measured(session.peer.replica_id, ack.measured_bytes, ack.measured_s, probe=False))
+        else:
+            self._at_least(outgoing)
         self._emit(Sent(outgoing.ticket_id, outgoing.num_bytes))
+
+    def _at_least(self, outgoing: Outgoing) -> None:
+        """Where nothing was measured, since the link waited for the engine, it is at least as fast as the hand-off."""
+        session = outgoing.session
+        passed_s = asyncio.get_running_loop().time() - outgoing.streaming_at
+        if outgoing.num_bytes >= AT_LEAST_BYTES and passed_s > 0.0:
+            session.bytes_per_s = max(session.bytes_per_s, outgoing.num_bytes / passed_s)
+            self._emit(Measured(session.peer.replica_id, outgoing.num_bytes, passed_s, probe=False, at_least=True))
 
     # --- ends
 

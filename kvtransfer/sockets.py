@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from kvtransfer.protocol import TransferError
 
 _BYTES_ACKED_AT = 120  # in struct tcp_info, since Linux 4.1
+_NOT_SENT_AT = 144  # likewise, since Linux 4.6
 
 
 def format_endpoint(scheme: str, host: str, port: int) -> str:
@@ -79,3 +80,12 @@ def acknowledged_bytes(sock: socket.socket) -> int:
     except (OSError, AttributeError):
         return 0
     return int.from_bytes(info[_BYTES_ACKED_AT:], sys.byteorder)
+
+
+def unsent_bytes(sock: socket.socket) -> int:
+    """How many bytes wait in this host's kernel for the network (`tcpi_notsent_bytes`); 0 where it does not say."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _NOT_SENT_AT + 4)
+    except (OSError, AttributeError):
+        return 0
+    return int.from_bytes(info[_NOT_SENT_AT:], sys.byteorder)

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from kvtransfer.protocol import TransferError
 from kvtransfer.put_stream import MAX_PIECES, advance
-from kvtransfer.sockets import acknowledged_bytes
+from kvtransfer.sockets import acknowledged_bytes, unsent_bytes
 
 TURN_BYTES = 16 << 20
 TLS_PIECE_BYTES = 256 << 10
@@ -76,6 +76,10 @@ class Channel(Protocol):
         """Bytes that the peer acknowledged, 0 where the kernel does not say."""
         ...
 
+    def unsent(self) -> int:
+        """Bytes that wait in this host for the network, 0 where the kernel does not say."""
+        ...
+
     def abort(self) -> None:
         """End at once. Idempotent."""
         ...
@@ -116,6 +120,10 @@ class PlainChannel:
     def moved(self) -> int:
         """See `Channel`."""
         return acknowledged_bytes(self._sock) if self._open else 0
+
+    def unsent(self) -> int:
+        """See `Channel`."""
+        return unsent_bytes(self._sock) if self._open else 0
 
     def abort(self) -> None:
         """See `Channel`."""
@@ -234,6 +242,12 @@ class TlsChannel(asyncio.Protocol):
     def moved(self) -> int:
         """See `Channel`."""
         return 0 if self._transport is None else acknowledged_bytes(self._transport.get_extra_info("socket"))
+
+    def unsent(self) -> int:
+        """See `Channel`."""
+        if self._transport is None:
+            return 0
+        return self._transport.get_write_buffer_size() + unsent_bytes(self._transport.get_extra_info("socket"))
 
     def abort(self) -> None:
         """See `Channel`."""

@@ -44,6 +44,10 @@ class TcpSender:
         """Bytes that the peer's kernel acknowledged."""
         return self._channel.moved()
 
+    def unsent(self) -> int:
+        """What our kernel has taken and not sent yet."""
+        return self._channel.unsent()
+
     async def put(self, slot_id: bytes, offset: int, source: Sequence[memoryview], note: bytes = b"") -> None:
         """See the protocol."""
         views = [view for view in source if view.nbytes]

@@ -139,6 +139,10 @@ class UcxSender:
         """Only the end of a put tells."""
         return None
 
+    def unsent(self) -> int:
+        """Nothing that is known of."""
+        return 0
+
     async def put(self, slot_id: bytes, offset: int, source: Sequence[memoryview], note: bytes = b"") -> None:
         """See `BulkSender`."""
         views = [view for view in source if view.nbytes]

@@ -181,7 +181,7 @@ class Handoffs:
                 if event.probe:
                     rate = event.num_bytes / max(event.duration_s, 1e-9)
                     log.info("link to %s: %.3f GB/s measured with %d bytes", event.peer_id, rate / 1e9, event.num_bytes)
-                return LinkMeasured(event.peer_id, event.num_bytes, event.duration_s, event.probe)
+                return LinkMeasured(event.peer_id, event.num_bytes, event.duration_s, event.probe, event.at_least)
         handoff = self._by_ticket.get(event.ticket_id)
         return None if handoff is None else self._about(handoff, event)
 

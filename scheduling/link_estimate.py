@@ -22,11 +22,12 @@ AGREE = 1.25  # and within this factor of each other, are of a link that has cha
 
 @dataclass(slots=True, frozen=True)
 class Sample:
-    """`num_bytes` within `duration_s`, measured at `at_s`."""
+    """`num_bytes` within `duration_s`, measured at `at_s`. `at_least`: the link may have been faster."""
 
     num_bytes: int
     duration_s: float
     at_s: float
+    at_least: bool = False
 
     @property
     def bytes_per_s(self) -> float:
@@ -44,15 +45,21 @@ class LinkEstimate:
         self._min_bytes = min_bytes
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
 
-    def add(self, num_bytes: int, duration_s: float, now: float) -> bool:
-        """Take one measurement, of `duration_s` seconds. Returns whether it counted."""
+    def add(self, num_bytes: int, duration_s: float, now: float, *, at_least: bool = False) -> bool:
+        """Take one measurement, of `duration_s` seconds. Returns whether it counted.
+
+        `at_least`: the link may be faster than that, so it counts only where it is faster than the estimate.
+        """
+        rate = self.bytes_per_s
+        if at_least and rate is not None and num_bytes <= rate * duration_s:
+            return False
         tiny = num_bytes < self._min_bytes and duration_s < MIN_S
         if tiny or num_bytes <= 0 or not SHORTEST_S <= duration_s < math.inf:
             return False
-        sample = Sample(num_bytes, duration_s, now)
+        sample = Sample(num_bytes, duration_s, now, at_least)
         if len(self._samples) > 1:
             known, previous = self._rate(list(self._samples)[:-1]), self._samples[-1]
-            if _changed(known, previous.bytes_per_s, sample.bytes_per_s):
+            if _changed(known, previous, sample):
                 self._samples.clear()
                 self._samples.append(previous)
         self._samples.append(sample)
@@ -92,8 +99,8 @@ class LinkEstimate:
         return sum(w * s.num_bytes for w, s in zip(weights, samples, strict=True)) / seconds
 
 
-def _changed(known: float, previous: float, new: float) -> bool:
-    agree = max(previous, new) <= AGREE * min(previous, new)
-    slower = max(previous, new) * CHANGED < known
-    faster = min(previous, new) > CHANGED * known
-    return agree and (slower or faster)
+def _changed(known: float, previous: Sample, new: Sample) -> bool:
+    low, high = sorted((previous.bytes_per_s, new.bytes_per_s))
+    if low > CHANGED * known:  # of a pair of lower bounds neither can be wrong
+        return high <= AGREE * low or (previous.at_least and new.at_least)
+    return high * CHANGED < known and high <= AGREE * low

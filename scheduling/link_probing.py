@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from contracts.handoff import LinkView
 from contracts.replica_io import LinkDown, LinkMeasured, LinkUp, ProbeLink
 from scheduling.config import ReplicaCoreConfig
-from scheduling.link_estimate import LinkEstimate
+from scheduling.link_estimate import AGREE, LinkEstimate
 
 MAX_DOWN_LINKS = 64
+DOUBT_SHARE = 0.1
 
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """One peer's link. Counts since it came up."""
+    """One peer's link. Counts since it came up. `doubted`: a transfer was much faster or slower than the estimate."""
 
     peer_id: str
     peer_incarnation: str
@@ -30,6 +31,7 @@ class Link:
     transfers: int = 0
     failed_transfers: int = 0
     probed_at: float | None = None
+    doubted: bool = False
 
 
 class LinkTable:
@@ -79,7 +81,9 @@ class LinkTable:
             self._probe_peer = None
         link = self._links.get(event.peer_id)
         if link is not None and link.why_not is None:
-            link.estimate.add(event.num_bytes, event.duration_s, now)
+            known = link.estimate.bytes_per_s
+            if link.estimate.add(event.num_bytes, event.duration_s, now, at_least=event.at_least):
+                link.doubted = not event.probe and (link.doubted or _differs(known, event.num_bytes / event.duration_s))
 
     def granted(self, request_id: str, peer_id: str, num_bytes: int) -> None:
         """These bytes will go to that peer."""
@@ -154,5 +158,13 @@ def _known_until(link: Link, now: float) -> float:
     return measured if link.probed_at is None else max(measured, link.probed_at)
 
 
+def _differs(known: float | None, found: float) -> bool:
+    return known is not None and not known <= AGREE * found <= AGREE * AGREE * known
+
+
 def _is_stale(link: Link, config: ReplicaCoreConfig, now: float) -> bool:
+    """A doubted estimate is worth a probe soon, since a transfer that waits for the engine tells only how fast the
+    link is at least; but not after each transfer on a link whose rate varies."""
+    if link.doubted and link.why_not is None:
+        return link.probed_at is None or now - link.probed_at >= DOUBT_SHARE * config.link_stale_s
     return link.why_not is None and now - _known_until(link, now) >= config.link_stale_s

@@ -122,3 +122,33 @@ def test_measurements_of_nobody_are_harmless(replica_lab: Any) -> None:
     lab = replica_lab()
     lab.send(LinkMeasured("x", 1_000_000, 0.1))
     assert lab.core.view(lab.now, "p", "1").links == ()
+
+
+def test_a_transfer_that_waited_for_the_engine_tells_only_that_a_link_is_faster(replica_lab: Any) -> None:
+    """From 2 MB/s to much more, while prompts are computed at 30 MB/s at most: the link is not thought slow for long,
+    and is probed once it is idle."""
+    lab = replica_lab(config=SETTINGS)
+    lab.send(UP)
+    lab.send(LinkMeasured("d", 1_000_000, 0.5, probe=True))
+    lab.send(LinkMeasured("d", 1_000_000, 1.0, at_least=True))
+    assert link(lab).bytes_per_s == pytest.approx(2e6)  # slower than known: says nothing
+    lab.send(LinkMeasured("d", 4_000_000, 0.2, at_least=True))
+    lab.send(LinkMeasured("d", 4_000_000, 0.13, at_least=True))
+    assert link(lab).bytes_per_s == pytest.approx(8e6 / 0.33, rel=0.2)
+    pass_time(lab, 3.0)
+    assert len(probes(lab)) == 2
+    lab.send(LinkMeasured("d", 8_000_000, 0.1, probe=True))
+    lab.send(LinkMeasured("d", 8_000_000, 0.1, probe=True))
+    assert link(lab).bytes_per_s == pytest.approx(80e6)
+
+
+def test_a_link_whose_rate_varies_is_not_probed_all_the_time(replica_lab: Any) -> None:
+    lab = replica_lab(config=SETTINGS)
+    lab.send(UP)
+    lab.send(LinkMeasured("d", 1_000_000, 0.02, probe=True))
+    for turn in range(60):
+        pass_time(lab, 1.0)
+        lab.send(LinkMeasured("d", 4_000_000, 0.1 if turn % 2 else 0.05))
+        if len(probes(lab)) > 1:
+            lab.send(LinkMeasured("d", 4_000_000, 0.07, probe=True))
+    assert 2 <= len(probes(lab)) <= 22
