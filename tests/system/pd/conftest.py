@@ -44,9 +44,18 @@ MATRICES = {
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of two layers with random weights, the same ones each time. Token i is written as one character, i."""
-    folder = tmp_path_factory.mktemp("models") / "tiny"
+    return write_model(tmp_path_factory.mktemp("models") / "tiny", 4)
+
+
+@pytest.fixture(scope="session")
+def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another revision of the tiny model: the same shapes, other weights."""
+    return write_model(tmp_path_factory.mktemp("revisions") / "tiny", 5)
+
+
+def write_model(folder: Path, seed: int) -> Path:
     folder.mkdir()
-    draw = np.random.default_rng(4)
+    draw = np.random.default_rng(seed)
     shapes = {"model.embed_tokens": (VOCAB, 64), "lm_head": (VOCAB, 64)}
     shapes |= {f"model.layers.{layer}.{name}": shape for layer in range(2) for name, shape in MATRICES.items()}
     tensors = {f"{name}.weight": draw.normal(0, 0.25, shape).astype(np.float32) for name, shape in shapes.items()}
@@ -105,7 +114,8 @@ class Front:
     def metric(self, name: str) -> float:
         """Sum of all samples of one metric."""
         lines = httpx.get(f"{self.fleet.url}/metrics", timeout=10).text.splitlines()
-        found = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((name + "{", name + " "))]
+        heads = (name + " ",) if name.endswith("}") else (name + "{", name + " ")
+        found = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(heads)]
         assert found, f"no metric {name}"
         return sum(found)
 
@@ -133,25 +143,26 @@ def started(
     model: str,
     roles: Mapping[str, Role],
     *,
-    block_size: int = 16,
+    num_blocks: int = NUM_BLOCKS,
     own: Mapping[str, Mapping[str, Any]] | None = None,
     router_settings: Sequence[str] = (),
-    engine: Mapping[str, Any] | None = None,
+    linked: bool = True,
+    joined: Sequence[str] | None = None,
     **settings: Any,
 ) -> Iterator[Front]:
-    """A fleet that is ready and whose every pair has a link; at the end nothing may be left in it.
+    """A fleet that is ready and, when `linked`, whose every pair has a link; at the end nothing may be left in it.
 
-    `settings` are tables of every replica (`core={...}`, `transfer={...}`), `own` those of single replicas.
+    `settings` are tables of every replica (`core={...}`, `transfer={...}`), `own` those of single replicas; `joined`
+    are those that the router takes (all).
     """
-    sized = {"block_size": block_size, "num_blocks": NUM_BLOCKS * 16 // block_size, "threads": 1}
-    tables = {**settings, "engine": {**sized, **(engine or {})}}
+    tables = {**settings, "engine": {"num_blocks": num_blocks, "threads": 1}}
     with LanFleet(None, roles, model=model, settings=tables, own=own, router_settings=router_settings) as fleet:
         served = fleet.get("/v1/models")["data"][0]["id"]
         front = Front(fleet, served)
         givers = [name for name, role in roles.items() if role is Role.PREFILL]
         takers = [name for name, role in roles.items() if role is Role.DECODE]
-        front.wait(lambda: len(front.views()) == len(roles))
-        if takers:
+        front.wait(lambda: set(front.views()) == set(roles if joined is None else joined))
+        if linked and takers:
             front.wait(lambda: all(_linked(front.views()[giver], takers) for giver in givers))
         yield front
         front.wait_nothing_left()
@@ -200,6 +211,12 @@ def prompt_of(length: int, salt: int = 0) -> list[int]:
     """Random tokens; prompts of other lengths or salts share no first block."""
     draw = random.Random(f"{length} {salt}")
     return [draw.randrange(3, VOCAB) for _ in range(length)]
+
+
+@pytest.fixture(scope="session")
+def prompts() -> Callable[[int, int], list[int]]:
+    """`prompts(length, salt)`: see `prompt_of`."""
+    return prompt_of
 
 
 def ask_of(index: int, length: int) -> dict[str, Any]:
