@@ -147,9 +147,9 @@ class ClusterCore:
             return
         if event.replica_id == record.prefill_replica_id and record.prefill_finished:
             return  # the decode leg speaks for it now
-        record.refusals += 1
         place.cancel(record, but=event.replica_id if record.asked.num_sequences == 1 else None)
         error, broken = error_from(event.error), event.error.code == HandoffFailed.code
+        record.refusals += not broken  # hand-offs that fail are bounded by the number of placements
         avoid = frozenset({event.replica_id})
         if broken:
             place.counts["handoff_failures"] += 1

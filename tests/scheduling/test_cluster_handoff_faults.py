@@ -106,15 +106,28 @@ def test_a_failed_hand_off_is_computed_anew_or_ends_by_policy(cluster: Any, by: 
         assert_nothing_placed(core)
 
 
-def test_another_pair_is_tried_and_the_second_failure_is_told(cluster: Any) -> None:
+def test_another_pair_is_tried_and_then_no_hand_off_at_all(cluster: Any) -> None:
+    """What fails between two pairs is answered by one replica, if the request may be, and says so."""
     core = cluster.pools(cluster.core(), "pq", "de")
     bring(core, cluster, "prefilling")
     assert told(core.handle(RequestRefused("r", "d", BROKEN), 0.1)) == [("cancel", "p"), ("dispatch", "q->d")]
     core.handle(KVReserved("r", 0), 0.1)
-    assert told(core.handle(RequestRefused("r", "d", BROKEN), 0.2)) == [
-        ("cancel", "q"),
-        ("refuse", "kv_handoff_failed"),
-    ]
+    assert told(core.handle(RequestRefused("r", "d", BROKEN), 0.2)) == [("cancel", "q"), ("dispatch", "->d")]
+    check_cluster_invariants(core)
+    assert core.decisions()[0].plan is not None
+    assert "hand-off failed" in (core.decisions()[0].plan.fallback or "")
+    core.handle(RequestEnded("r", DONE), 1.0)
+    assert_nothing_placed(core)
+
+
+def test_a_request_that_may_not_fall_back_is_told_after_its_last_hand_off(cluster: Any) -> None:
+    core = cluster.pools(cluster.core(on_unavailable="fail"), "pq", "de")
+    bring(core, cluster, "prefilling")
+    for now in (0.1, 0.2):
+        assert "dispatch" in dict(told(core.handle(RequestRefused("r", "d", BROKEN), now)))
+        core.handle(KVReserved("r", 0), now)
+        check_cluster_invariants(core)
+    assert told(core.handle(RequestRefused("r", "d", BROKEN), 0.3))[-1] == ("refuse", "kv_handoff_failed")
     assert_nothing_placed(core)
 
 
