@@ -22,12 +22,12 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
 PRESETS: dict[EngineName, Preset] = {
     "fake": Preset(
         rates=(10.0, 1000.0, 8),
-        workload=Workload(requests=50, per_s=5.0, prompt_tokens=(128, 512), output_tokens=(24, 64)),
+        workload=Workload(requests=45, per_s=5.0, prompt_tokens=(128, 512), output_tokens=(24, 64)),
         slo=Slo(ttft_s=0.6, tpot_s=0.014),
     ),
     "smollm2": Preset(
         rates=(10.0, 1000.0, 4),
-        workload=Workload(requests=12, per_s=1.0, prompt_tokens=(64, 192), output_tokens=(12, 24)),
+        workload=Workload(requests=10, per_s=1.0, prompt_tokens=(64, 192), output_tokens=(12, 24)),
         slo=Slo(ttft_s=1.5, tpot_s=0.06),
     ),
 }

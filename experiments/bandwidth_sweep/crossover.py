@@ -156,14 +156,14 @@ def predicted_crossover(
     chunk: int = 512,
 ) -> float | None:
     """The lowest rate, in Mbit/s, at which hand-offs are predicted to attain `level` (attainment grows with the rate:
-    bisected, far beyond the `rates` of the sweep). None if none does."""
+    bisected, far beyond the `rates` of the sweep). None if none does, or every one."""
     low, high = rates[0] / BEYOND, rates[-1] * BEYOND
 
     def attains(rate: float) -> bool:
         score = predicted_attainment(asked, cost, layout, slo, givers=givers, mbit_per_s=rate, chunk=chunk)
         return score + TIE >= level
 
-    if not attains(high):
+    if attains(low) or not attains(high):
         return None
     for _ in range(STEPS):
         middle = math.sqrt(low * high)

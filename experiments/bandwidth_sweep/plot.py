@@ -68,14 +68,14 @@ def panels(summaries: Sequence[Summary], options: Options) -> tuple[Panel, ...]:
             lines=lines(lambda summary: summary.attained * PERCENT),
         ),
         Panel(
-            title="TTFT + switch wait, P90",
+            title="TTFT + switch wait, P90 (no point: requests were given up)",
             unit="ms",
             lines=lines(lambda summary: summary.ready.p90 * MILLI),
             log=True,
             target=slo.ttft_s * MILLI,
         ),
         Panel(
-            title="TPOT end to end (switch wait included), P90",
+            title="TPOT end to end, switch wait included, P90",
             unit="ms per token",
             lines=lines(lambda summary: summary.tpot.p90 * MILLI),
             log=True,
@@ -96,14 +96,13 @@ def draw(summaries: Sequence[Summary], verdict: Verdict, options: Options) -> by
     ticker = importlib.import_module("matplotlib.ticker")
     figure = figure_module.Figure(figsize=SIZE_INCHES, layout="constrained")
     agg.FigureCanvasAgg(figure)
-    workload = options.workload
     figure.suptitle(
         f"Which layout pays at which link rate: {options.engine} engine, {options.replicas} replicas,"
-        f" {options.kv_layout.bytes_per_token / 1024:.0f} KiB of KV a token, {workload.per_s:g} requests/s",
+        f" {options.kv_layout.bytes_per_token / 1024:.0f} KiB of KV a token, {options.workload.per_s:g} requests/s",
         fontsize=FONT + 3,
     )
     for axes, panel in zip(figure.subplots(2, 2).flat, panels(summaries, options), strict=True):
-        _draw_panel(axes, panel, verdict)
+        _draw_panel(axes, ticker, panel, verdict)
         axes.set_xscale("log")
         axes.set_xticks(list(options.mbit_per_s))
         axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
@@ -116,7 +115,7 @@ def draw(summaries: Sequence[Summary], verdict: Verdict, options: Options) -> by
     return content.getvalue()
 
 
-def _draw_panel(axes: Any, panel: Panel, verdict: Verdict) -> None:
+def _draw_panel(axes: Any, ticker: Any, panel: Panel, verdict: Verdict) -> None:
     for line in panel.lines:
         colour, marker, style = STYLES[line.mode]
         front = 4 if line.mode == AUTO else 3
@@ -124,6 +123,9 @@ def _draw_panel(axes: Any, panel: Panel, verdict: Verdict) -> None:
                   label=line.mode, zorder=front)  # fmt: skip
     if panel.log:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_locator(ticker.NullLocator())
     if panel.target is not None:
         axes.axhline(panel.target, color="#999999", linewidth=1.5, label=f"target {panel.target:g}")
     for rate, style, word in ((verdict.crossover, "-", "measured"), (verdict.predicted, "--", "predicted")):

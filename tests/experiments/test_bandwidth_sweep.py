@@ -26,7 +26,7 @@ from experiments.bandwidth_sweep.crossover import (
 )
 from experiments.bandwidth_sweep.fleets import groups
 from experiments.bandwidth_sweep.options import Options, Workload, log_spaced
-from experiments.bandwidth_sweep.plot import panels
+from experiments.bandwidth_sweep.plot import draw, panels
 from experiments.bandwidth_sweep.progress import Progress
 from experiments.bandwidth_sweep.seen import Point, Seen, seen_of
 from experiments.bandwidth_sweep.store import Store, as_csv, write_whole
@@ -185,6 +185,7 @@ def test_the_predicted_crossover_is_the_lowest_rate_that_attains_the_level() -> 
     assert attains(found * 1.01) >= 0.88 > attains(found * 0.99)
     hopeless = Slo(ttft_s=0.05, tpot_s=1.0)
     assert predicted_crossover(asked, COST, LAYOUT, hopeless, givers=1, level=0.9, rates=(1.0,)) is None
+    assert predicted_crossover(asked, COST, LAYOUT, SLO, givers=1, level=0.0, rates=(1.0,)) is None
 
 
 def test_arrivals_are_the_same_for_every_point_and_prompts_never() -> None:
@@ -251,6 +252,15 @@ def test_csv_table_and_panels_show_every_point() -> None:
     assert [line.mode for line in attainment.lines] == list(OPTIONS.modes)
     assert attainment.lines[2].values == (0.0, 100.0, 100.0)
     assert ready.target == 1000.0
+
+
+def test_the_picture_is_a_png() -> None:
+    pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
+    summaries = whole_sweep((0, 10, 10), (8, 10, 10), (False, True, True))
+    lost = summarize(point("auto", 1000.0, 10, error="429"), SLO)  # a point without a finite value
+    content = draw([*summaries[:-1], lost], judge(summaries, 40.0), OPTIONS)
+    assert content.startswith(b"\x89PNG")
+    assert len(content) > 10_000
 
 
 def test_a_line_of_decisions_becomes_what_was_seen() -> None:
