@@ -19,6 +19,7 @@ LOCAL_ONLY = (
 )  # fmt: skip
 # A host's ends of virtual pairs: of containers as a rule, but in a network namespace the only link there is.
 LAST_RESORT = ("veth", "tap", "vnet")
+FAR_MORE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,26 @@ def _faster(best: Interface, fit: list[Interface]) -> tuple[str, ...]:
         f"{name} is faster ({speed} Mbit/s) than {best.name} ({best.speed_mbit} Mbit/s): "
         f"set device = {name} if the other hosts reach it"
         for name, speed in sorted(faster.items())
+    )
+
+
+def faster_than(interfaces: list[Interface], device: str, bytes_per_s: float) -> str | None:
+    """What to say when a link over `device` measures `bytes_per_s` and another interface claims far more; None else."""
+    mbit = bytes_per_s / 125_000
+    better = [
+        interface
+        for interface in interfaces
+        if unfit(interface) is None
+        and interface.name != device
+        and interface.speed_mbit is not None
+        and interface.speed_mbit > FAR_MORE * mbit
+    ]
+    if not better:
+        return None
+    best = max(better, key=lambda interface: (interface.speed_mbit or 0, interface.name))
+    return (
+        f"{mbit:.0f} Mbit/s over {device}, while {best.name} ({best.address}) claims {best.speed_mbit} Mbit/s:"
+        f" set device = {best.name} on both sides if the other hosts reach it"
     )
 
 

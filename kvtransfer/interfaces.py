@@ -7,6 +7,8 @@ import fcntl
 import ipaddress
 import socket
 import struct
+import sys
+from array import array
 from pathlib import Path
 
 from kvtransfer.addresses import Choice, Interface, choose
@@ -21,6 +23,8 @@ _IFADDRMSG = struct.Struct("=BBBBI")
 _ATTRIBUTE = struct.Struct("=HH")
 _IFF_UP = 1
 _SIOCGIFFLAGS = 0x8913
+_SIOCETHTOOL = 0x8946
+_ETHTOOL_GSET = 1
 _IFREQ = struct.Struct("=16sH22x")
 _RTF_UP, _RTF_REJECT = 0x1, 0x200
 NETLINK_DEADLINE_S = 2.0
@@ -126,12 +130,21 @@ def _is_up(name: str) -> bool:
 
 
 def _speed(name: str) -> int | None:
-    """Mbit/s; None where the driver does not know (virtual interfaces, Wi-Fi, no link)."""
+    """Mbit/s by ioctl, since /sys may belong to another network namespace; None where the driver does not know
+    (some virtual interfaces, Wi-Fi, no link)."""
+    command = array("I", [_ETHTOOL_GSET, *[0] * 10])
+    request = struct.pack("16sP16x", name.encode(), command.buffer_info()[0])
     try:
-        speed = int(Path(f"/sys/class/net/{name}/speed").read_text())
-    except (OSError, ValueError):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            fcntl.ioctl(sock, _SIOCETHTOOL, request)
+    except OSError:
         return None
-    return speed if speed > 0 else None
+    # struct ethtool_cmd: the speed's lower half is the first 16 bits of its fourth word, the upper half of its eighth.
+    low, high = command[3] & 0xFFFF, command[7] & 0xFFFF
+    if sys.byteorder == "big":
+        low, high = command[3] >> 16, command[7] >> 16
+    speed = high << 16 | low
+    return None if speed in (0, 0xFFFF, 0xFFFFFFFF) else speed
 
 
 def _default_routes_v4() -> dict[str, int]:

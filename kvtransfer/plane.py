@@ -10,12 +10,13 @@ from contextlib import suppress
 from typing import Any
 
 from contracts.handoff import KVTicket, Peer
+from kvtransfer.addresses import faster_than
 from kvtransfer.config import TransferConfig
 from kvtransfer.counters import TransferCounters
 from kvtransfer.door import Door, Guest
-from kvtransfer.events import TransferEvent
+from kvtransfer.events import Measured, TransferEvent
 from kvtransfer.intake import Intake
-from kvtransfer.interfaces import local_choice
+from kvtransfer.interfaces import list_interfaces, local_choice
 from kvtransfer.links import Links
 from kvtransfer.probe import PIECE_BYTES
 from kvtransfer.receiver import Receiver
@@ -47,6 +48,8 @@ class Plane:
         counters: TransferCounters,
     ) -> None:
         self._config = config
+        self._on_event = on_event
+        self._warned: set[str] = set()
         self._choice = local_choice(config.host, config.device)
         self._tls = TlsFiles(config.tls_cert, config.tls_key, config.tls_ca) if config.tls else None
         self._roster = make_roster(config)
@@ -80,7 +83,7 @@ class Plane:
         )
         self._links = Links(
             self._dialling(identity, key, memory),
-            on_event,
+            self._from_links,
             on_up=self.sender.on_up,
             on_down=self.sender.on_down,
             on_message=self._from_receiver,
@@ -89,6 +92,8 @@ class Plane:
 
     async def start(self) -> tuple[str, ...]:
         """Listen. Raises `TransferError`; then `close` frees what was opened."""
+        for warning in self._choice.warnings:
+            log.warning("%s", warning)
         await self._intake.start()
         tls = server_context(self._tls) if self._tls is not None else None
         self._endpoint = await self._door.start(self._choice.address, self._config.port, tls)
@@ -173,6 +178,19 @@ class Plane:
 
     def _from_receiver(self, session: Session, message: Message) -> None:
         self.sender.on_message(session, message)
+
+    def _from_links(self, event: TransferEvent) -> None:
+        """Pass it on. A probe that finds a link far below what another interface promises is worth a warning, once."""
+        self._on_event(event)
+        if not isinstance(event, Measured) or not event.probe or event.peer_id in self._warned:
+            return
+        device = next((s.device for s in self._links.sessions() if s.peer.replica_id == event.peer_id), "lo")
+        if device in ("", "lo") or self._config.device or self._config.host:
+            return  # not between hosts, or somebody's decision
+        faster = faster_than(list_interfaces(), device, event.num_bytes / event.duration_s)
+        if faster is not None:
+            self._warned.add(event.peer_id)
+            log.warning("the link to %s: %s", event.peer_id, faster)
 
     def _spawn(self, step: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(step)

@@ -136,14 +136,19 @@ class Lan:
 
     def part(self, one: str, other: str | None = None) -> None:
         """Only these two hosts do not reach each other any more (`other` None: our own namespace), silently."""
-        for here, there in ((one, other), (other, one)):
-            words = ["neigh", "replace", self.address_of(there), "lladdr", NOBODY, "nud", "permanent"]
-            self._ip(here, [*words, "dev", self._device_of(here)])
+        self.deafen(one, other)
+        self.deafen(other, one)
+
+    def deafen(self, name: str | None, to: str | None) -> None:
+        """What `to` sends does not reach `name` any more; the other way is left as it is. `rejoin` undoes it."""
+        words = ["neigh", "replace", self.address_of(name), "lladdr", NOBODY, "nud", "permanent"]
+        self._ip(to, [*words, "dev", self._device_of(to)])
 
     def rejoin(self, one: str, other: str | None = None) -> None:
-        """Undo `part`."""
+        """Undo `part` and `deafen`."""
         for here, there in ((one, other), (other, one)):
-            self._ip(here, ["neigh", "del", self.address_of(there), "dev", self._device_of(here)])
+            with contextlib.suppress(LanError):  # only one of the two knew no way
+                self._ip(here, ["neigh", "del", self.address_of(there), "dev", self._device_of(here)])
 
     def address_of(self, name: str | None) -> str:
         """The address of a host, or ours."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import ConfigError
-from kvtransfer.addresses import LAST_RESORT, LOCAL_ONLY, Interface, choose, unfit
+from kvtransfer.addresses import LAST_RESORT, LOCAL_ONLY, Interface, choose, faster_than, unfit
 from kvtransfer.interfaces import interface_of, list_interfaces, local_choice
 
 LO = Interface("lo", "127.0.0.1")
@@ -129,3 +129,15 @@ def test_this_host() -> None:
     for interface in found:
         assert interface_of(interface.address) is not None
         socket.if_nametoindex(interface.name)
+
+
+def test_a_link_far_below_what_another_interface_claims() -> None:
+    slow, fast = Interface("eth0", "10.0.0.1", speed_mbit=10_000), Interface("eth1", "10.1.0.1", speed_mbit=25_000)
+    said = faster_than([slow, fast], "eth0", 12.5e6)
+    assert said is not None
+    assert "eth1" in said
+    assert "100 Mbit/s" in said
+    assert faster_than([slow, fast], "eth1", 12.5e6) == faster_than([slow], "eth1", 12.5e6) != said
+    assert faster_than([slow, fast], "eth0", 2e9) is None
+    assert faster_than([slow, Interface("eth1", "10.1.0.1")], "eth0", 1e6) is None
+    assert faster_than([slow, Interface("docker0", "172.17.0.1", speed_mbit=25_000)], "eth0", 1e6) is None
