@@ -73,7 +73,7 @@ class Ask:
         body |= {"ignore_eos": True, "stream": True, "phaseserve": self.wish}
         try:
             async with (
-                httpx.AsyncClient(timeout=self.deadline_s + 10) as http,
+                httpx.AsyncClient(timeout=self.deadline_s + 10, verify=False) as http,
                 http.stream("POST", f"{url}/v1/completions", json=body) as answer,
             ):
                 self.status = answer.status_code
@@ -142,9 +142,9 @@ class Pools:
     # --- clients
 
     def prompt(self, length: int) -> tuple[int, ...]:
-        """One that was never used before."""
+        """One that was never used before; never with the last token, which `failing_token` may name."""
         choose = random.Random(next(self._salts) * 1_000_003 + length)
-        return tuple(choose.randrange(3, VOCAB) for _ in range(length))
+        return tuple(choose.randrange(3, VOCAB - 1) for _ in range(length))
 
     def ask(
         self,
@@ -222,7 +222,7 @@ class Pools:
 
     async def views(self) -> dict[str, dict[str, Any]]:
         """The last view of every live replica."""
-        async with httpx.AsyncClient(base_url=self.fleet.url, timeout=20) as http:
+        async with httpx.AsyncClient(base_url=self.fleet.url, timeout=20, verify=False) as http:
             shown = (await http.get("/decisions?limit=1")).json()["fleet"]["replicas"]
         return {replica["replica_id"]: replica["view"] for replica in shown}
 
