@@ -26,18 +26,21 @@ class Roster:
     left_out: Mapping[str, str]
     own: OwnSide
 
-    def candidates(self, offers: Sequence[BulkOffer], *, recut: bool) -> tuple[list[tuple[BulkOffer, Transport]], str]:
+    def candidates(
+        self, offers: Sequence[BulkOffer], block_sizes: tuple[int, int]
+    ) -> tuple[list[tuple[BulkOffer, Transport]], str]:
         """What to try towards a receiver with these offers, best first, and why the rest is not tried.
 
-        `recut`: its blocks are of another size.
+        `block_sizes`: ours and its own.
         """
         by_scheme = {offer.scheme: offer for offer in offers}
         choice = order(self.config, self.own, [offer.endpoint for offer in offers])
         reasons = dict(choice.passed_over)
         found = []
         for candidate in choice.candidates:
-            if recut and candidate.scheme in REGISTERED_ONLY:
-                reasons[candidate.scheme] = "it cannot send to a receiver with other block sizes"
+            if block_sizes[0] != block_sizes[1] and candidate.scheme in REGISTERED_ONLY:
+                sizes = "block_size: {} here, {} there".format(*block_sizes)
+                reasons[candidate.scheme] = f"it cannot send to a receiver with other blocks ({sizes})"
             elif candidate.scheme in self.usable:
                 found.append((by_scheme[candidate.scheme], self.usable[candidate.scheme]))
         return found, "; ".join(f"{scheme}: {reason}" for scheme, reason in sorted(reasons.items()))

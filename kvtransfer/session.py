@@ -124,8 +124,8 @@ class Session:
     async def settle(self) -> None:
         """Find the transport. Raises `TransferError` when none comes up, naming each."""
         offer = await self._answer(self._offer)
-        recut = self.peer.fingerprint.layout.block_size != self._dialling.identity.fingerprint.layout.block_size
-        candidates, passed_over = self._dialling.roster.candidates(offer.bulk, recut=recut)
+        sizes = (self._dialling.identity.fingerprint.layout.block_size, self.peer.fingerprint.layout.block_size)
+        candidates, passed_over = self._dialling.roster.candidates(offer.bulk, sizes)
         failures = []
         for bulk, transport in candidates:
             try:

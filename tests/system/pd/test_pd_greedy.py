@@ -29,6 +29,8 @@ VALUES: tuple[tuple[Any, ...], ...] = (
     (True, False),
     ((16, 16), (16, 32), (32, 16)),
 )
+OTHER_BLOCKS = ((16, 32), (32, 16))
+"""nixl refuses them: see OUT-5 in `test_pd_field_bugs.py`."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,9 @@ CASES = (
     Case("ucx", 16, (1, 2), True, (16, 16)),
     Case("ucx", WHOLE, (2, 2), False, (16, 32)),
     Case("nixl", WHOLE, (1, 1), True, (16, 16)),
-    Case("nixl", 128, (2, 1), False, (32, 16)),
-    Case("nixl", 16, (1, 2), True, (16, 32)),
-    Case("nixl", 16, (2, 2), False, (32, 16)),
+    Case("nixl", 128, (2, 1), False, (16, 16)),
+    Case("nixl", 16, (1, 2), True, (16, 16)),
+    Case("nixl", 16, (2, 2), False, (16, 16)),
 )
 WHOLE_ALONE = {"budget": "fixed", "fixed_tokens": WHOLE, "max_chunk": WHOLE, "prefix_cache": False}
 EVERYDAY = Case("tcp", 16, (1, 1), True, (16, 32))
@@ -97,7 +99,8 @@ def test_each_value_meets_each_other() -> None:
     rows = [astuple(case) for case in CASES]
     for first, second in itertools.combinations(range(len(VALUES)), 2):
         met = {(row[first], row[second]) for row in rows}
-        assert met == set(itertools.product(VALUES[first], VALUES[second]))
+        wanted = set(itertools.product(VALUES[first], VALUES[second]))
+        assert met == wanted - {("nixl", blocks) for blocks in OTHER_BLOCKS}
 
 
 def transfer_of(case: Case, tls_files: Callable[[str], dict[str, str]]) -> dict[str, Any]:
@@ -113,7 +116,9 @@ def compared(front: Any, case: Case, asked: Any, rounds: int) -> None:
         decisions = front.decisions(len(asked.bodies))
         assert {decision["plan"]["layout"] for decision in decisions} == {"disaggregated"}
         assert {decision["plan"]["fallback"] for decision in decisions} == {None}
-        assert {decision["outcome"]["handoff"]["transport"] for decision in decisions} == {case.transport}
+        assert {decision["outcome"]["handoff"]["transport"] for decision in decisions} == {
+            case.transport.partition("+")[0]
+        }
         check_moved(front, case, number)
     moved = {name: view["kv_bytes_in"] + view["kv_bytes_out"] for name, view in front.views().items()}
     assert all(moved[name] for name in case.roles), moved
