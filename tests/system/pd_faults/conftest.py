@@ -80,18 +80,21 @@ class Ask:
                 self.layout = answer.headers.get("x-phaseserve-layout", "")
                 if answer.status_code != 200:
                     self.end = msgspec.json.decode(await answer.aread())["error"]["code"]
-                async for line in answer.aiter_lines():
-                    self._take(line)
+                rest = b""
+                async for piece in answer.aiter_bytes():  # aiter_lines also ends lines at U+2028, which text may hold
+                    *lines, rest = (rest + piece).split(b"\n")
+                    for line in lines:
+                        self._take(line)
         except asyncio.CancelledError:
             self.end = "left"
         except httpx.TransportError:
             self.end = self.end or "cut off"
         self.took_s = time.monotonic() - self.began_s
 
-    def _take(self, line: str) -> None:
-        if not line.startswith("data: {"):
+    def _take(self, line: bytes) -> None:
+        if not line.startswith(b"data: {"):
             return
-        event = msgspec.json.decode(line.removeprefix("data: "))
+        event = msgspec.json.decode(line.removeprefix(b"data: "))
         if "error" in event:
             self.end = event["error"]["code"]
             return
@@ -306,7 +309,8 @@ class Pools:
         await self._serves()
         await self._uses_no_more()
         said = [*self._old_logs, *itertools.chain(*(member.log for member in self.fleet.members.values()))]
-        assert not [line for line in said if "Traceback" in line], "\n".join(said[-200:])
+        broke = [index for index, line in enumerate(said) if "Traceback" in line]
+        assert not broke, "\n".join(said[broke[0] - 5 : broke[0] + 40])
         return ends
 
     async def _serves(self) -> None:

@@ -38,7 +38,7 @@ async def test_a_client_leaves(slow_pair: Any, checked: Any, step: str) -> None:
 async def test_leak_1_clients_leave_while_the_sender_is_frozen(slow_pair: Any, checked: Any) -> None:
     """Ten reservations whose sender says nothing any more are given back within the lease, before it is replaced."""
     async with checked(slow_pair) as pools:
-        asks = [pools.ask(400, 20) for _ in range(10)]
+        asks = [pools.ask(400, 20, on_unavailable="fail") for _ in range(10)]
         await pools.wait(lambda views: views["d"]["receiving"] >= 8)
         pools.signal("p", signal.SIGSTOP)
         for asked in asks:
