@@ -52,7 +52,10 @@ class DrainRequested(msgspec.Struct, frozen=True):
 
 class KVArriving(msgspec.Struct, frozen=True):
     """Receiver: a sign of life of this sequence's hand-off. `bytes_left` are still to come, at `bytes_per_s` (0: not
-    known yet); `expected_s` more passes before the sender has computed the rest. The lease is extended accordingly."""
+    known yet); `expected_s` more passes before the sender has computed the rest. The lease is extended accordingly.
+
+    Sender: bytes of it get through, so its blocks are held longer for a receiver that has not acknowledged them yet.
+    """
 
     request_id: str
     bytes_left: int

@@ -8,7 +8,10 @@ from contracts.handoff import HandoffReport
 
 
 class Arriving(msgspec.Struct, frozen=True):
-    """Receiver: the sender of this ticket gave a sign of life; see `contracts.replica_io.KVArriving`."""
+    """Receiver: the sender of this ticket gave a sign of life; see `contracts.replica_io.KVArriving`.
+
+    Sender: bytes get through on the ticket's link; what was not put yet is left.
+    """
 
     ticket_id: str
     bytes_left: int

@@ -34,6 +34,7 @@ class Outgoing:
     ended: bool = False
     stop_requested: bool = False
     ack_deadline: float = 0.0
+    told_at: float = 0.0
 
     @property
     def ticket_id(self) -> str:

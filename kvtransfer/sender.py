@@ -13,7 +13,7 @@ from typing import Any
 
 from contracts.handoff import KVTicket
 from kvtransfer.counters import TransferCounters
-from kvtransfer.events import Closed, Measured, SendFailed, Sent, TransferEvent
+from kvtransfer.events import Arriving, Closed, Measured, SendFailed, Sent, TransferEvent
 from kvtransfer.flow import Flow
 from kvtransfer.outgoing import Outgoing
 from kvtransfer.session import Session
@@ -35,6 +35,7 @@ from kvtransfer.wire import (
 ACK_BASE_S = 2.0
 ACK_FACTOR = 4.0
 MAX_ACK_S = 60.0
+MOVING_INTERVAL_S = 0.5
 AT_LEAST_BYTES = 256 << 10
 MAX_REMEMBERED = 4096
 
@@ -201,10 +202,20 @@ class Sender:
             if reason is not None:
                 session.end(reason)
         for outgoing in list(self._tickets.values()):
-            if outgoing.committed and not outgoing.ended and now > outgoing.ack_deadline:
-                moved_at = self._flows[outgoing.session].moved_at
-                if now - moved_at > ACK_BASE_S:  # what the kernel buffered may take long on a link that became slow
-                    self._fail(outgoing, "the receiver did not acknowledge the commit in time")
+            if outgoing.ended:
+                continue
+            moved_at = self._flows[outgoing.session].moved_at
+            self._sign_of_life(outgoing, moved_at, now)
+            # What the kernel buffered may take long on a link that became slow: what moves is not late.
+            if outgoing.committed and now > max(outgoing.ack_deadline, moved_at + ACK_BASE_S):
+                self._fail(outgoing, "the receiver did not acknowledge the commit in time")
+
+    def _sign_of_life(self, outgoing: Outgoing, moved_at: float, now: float) -> None:
+        """The owner holds the blocks longer while bytes get through, on a link that became slow as well."""
+        if moved_at > outgoing.told_at and now - outgoing.told_at >= MOVING_INTERVAL_S:
+            outgoing.told_at = now
+            left = outgoing.cells.slot.num_bytes - outgoing.num_bytes
+            self._emit(Arriving(outgoing.ticket_id, left, outgoing.session.bytes_per_s, 0.0))
 
     # --- on its way
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contracts.batch import TokenLogprobs
 from contracts.handoff import PrefillLeg
-from contracts.replica_io import CommitKV, KVSendFailed, KVSent, LinkDown, SendKV, SequenceOutput
+from contracts.replica_io import CommitKV, KVArriving, KVSendFailed, KVSent, LinkDown, SendKV, SequenceOutput
 from scheduling.handoff_leases import sender_hold_s
 from scheduling.replica_state import ReplicaState
 from scheduling.sequence import Sequence, Status
@@ -46,6 +46,14 @@ def hand_over(state: ReplicaState, sequence: Sequence, logprobs: tuple[TokenLogp
     state.start_sending(sequence, now)
     commit = CommitKV(request_id=sequence.request_id, token_ids=sequence.last_token, logprobs=logprobs)
     state.transfer_actions.append(commit)
+
+
+def moving(state: ReplicaState, event: KVArriving, now: float) -> None:
+    """Bytes get through: the hold is extended, never shortened. A link may be far slower than its estimate."""
+    sequence = state.sending.get(event.request_id)
+    if sequence is not None:
+        hold_s = sender_hold_s(state.config, event.bytes_left, event.bytes_per_s)
+        sequence.lease_until = max(sequence.lease_until, now + hold_s)
 
 
 def sent(state: ReplicaState, event: KVSent, now: float) -> None:

@@ -46,7 +46,7 @@ from scheduling.batching import next_step
 from scheduling.block_ledger import BlockLedger
 from scheduling.config import ReplicaCoreConfig
 from scheduling.handoff_receiving import arriving, end_leases, lost, received, reserve_handoffs
-from scheduling.handoff_sending import end_holds, lose_link, note_grant, send_failed, sent
+from scheduling.handoff_sending import end_holds, lose_link, moving, note_grant, send_failed, sent
 from scheduling.phases import note_step
 from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.replica_view import view_of
@@ -174,6 +174,7 @@ class ReplicaCore:
         match event:
             case KVArriving():
                 arriving(state, event, now)
+                moving(state, event, now)
             case KVReceived():
                 return received(state, event, now)
             case KVLost():

@@ -151,7 +151,7 @@ def test_the_estimate_at_other_rates(start_net: Any, mbit: int, share: float) ->
         net.wait(net.usable)
         print(f"\n{mbit} Mbit/s, after the join: {net.link()['bytes_per_s'] / net.payload_rate(mbit * MBIT):.4f}")
         assert within(net, mbit * MBIT, share), net.link()["bytes_per_s"]
-        for factor in (0.5, 1.0):
+        for factor in (0.1, 1.0):
             net.lan.shape("p", factor * mbit * MBIT)
             for _ in range(3):
                 net.served(net.ask(15000, on_unavailable="fail"))

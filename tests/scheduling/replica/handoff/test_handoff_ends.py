@@ -22,6 +22,7 @@ from contracts.replica_io import (
     LinkUp,
     ReserveKV,
     StopKV,
+    Woken,
 )
 from contracts.request import FinishReason
 from scheduling.config import ReplicaCoreConfig
@@ -158,6 +159,20 @@ def test_leases_have_bounds(pair_lab: Any, expected_s: float, rate: float, lease
     pair.arrive("a", 30, expected_s=expected_s, rate=rate)
     assert actions(pair.d, ReserveKV)[0].lease_s == lease_s
     pair.finish()
+
+
+def test_a_sender_holds_on_while_its_bytes_get_through(pair_lab: Any) -> None:
+    """A link that is far slower than it was takes longer than any hold that followed from its rate."""
+    pair = pair_lab()
+    walk(pair, 3)
+    assert "a" in pair.p.core.state.sending
+    for left in range(10, 0, -1):
+        pair.p.now += 20.0
+        pair.p.send(KVArriving("a", left * 1000, 1e6))
+    assert "a" in pair.p.core.state.sending
+    pair.p.now += 31.0
+    pair.p.send(Woken())
+    assert "a" not in pair.p.core.state.sending
 
 
 def test_a_sender_that_hears_nothing_gives_up_after_its_hold(pair_lab: Any) -> None:
