@@ -13,7 +13,7 @@ SMALL = {"fake": {"num_blocks": 64}}
 """Three prompts of 300 tokens."""
 
 
-@pytest.fixture(scope="module", params=["p", "d"])
+@pytest.fixture(scope="module", params=[pytest.param("p", marks=pytest.mark.slow), "d"])
 def small(start_pools: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     own = {"p": {}, "d": {}, request.param: SMALL}
     with start_pools(**own) as pools:
@@ -35,6 +35,7 @@ async def test_hnd_5_full_again_and_again(small: Any, checked: Any) -> None:
             assert set(await pools.answers(*asked)) == {"length"}
 
 
+@pytest.mark.slow
 async def test_a_prompt_that_never_fits_is_refused(small: Any, checked: Any) -> None:
     async with checked(small) as pools:
         asked = pools.ask(1500, 24, on_unavailable="fail")

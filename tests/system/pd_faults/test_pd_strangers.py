@@ -85,6 +85,7 @@ async def test_strangers_on_every_port(pair: Any, checked: Any, count: int) -> N
             sock.close()
 
 
+@pytest.mark.slow
 async def test_a_stranger_who_just_stays_is_shown_out(pair: Any, checked: Any) -> None:
     async with checked(pair) as pools:
         control = pools.fleet.members["d"].port
@@ -100,6 +101,7 @@ async def test_a_stranger_who_just_stays_is_shown_out(pair: Any, checked: Any) -
             sock.close()
 
 
+@pytest.mark.slow
 async def test_a_wrong_secret_is_no_member(pair: Any, checked: Any) -> None:
     """Whoever does not know the secret gets no link, even with the right words and the right fingerprint."""
     async with checked(pair) as pools:
