@@ -13,13 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from contracts.batch import (
-    Batch,
-    Chunk,
-    SampledToken,
-    SequenceStart,
-    StepResult,
-)
+from contracts.batch import Batch, Chunk, SampledToken, SequenceStart, StepResult
 from contracts.engine import OnLayerDone
 from contracts.errors import EngineFailure
 from contracts.kv import KVLayout
@@ -93,7 +87,7 @@ class FakeEngine:
     `eos_every` ends its sequence (0: none). Other tokens come from `token_ids` (default: the whole vocabulary) and are
     never an eos. Of the sampling parameters `min_tokens` (bans eos and `stop_token_ids`) and the logprobs count; as
     with a real engine, `ignore_eos` bans nothing. Log probabilities are made up, but valid and independent of the
-    chunking. `prefault` as in `engine.config.EngineConfig`.
+    chunking. `prefault` as in `engine.config.EngineConfig`. A sequence's first sample checks `first_read_bytes`.
     """
 
     def __init__(
@@ -107,11 +101,13 @@ class FakeEngine:
         eos_every: int = 0,
         token_ids: range | None = None,
         prefault: bool = False,
+        first_read_bytes: int = FIRST_READ_BYTES,
     ) -> None:
         self._spec = spec
         self._layout = layout
         self._step_seconds = step_seconds
         self._sleep = sleep
+        self._first_read_bytes = first_read_bytes
         self._eos_every = eos_every if spec.eos_token_ids else 0
         self._token_ids = token_ids or range(spec.vocab_size)
         self._num_blocks = num_blocks
@@ -268,7 +264,7 @@ class FakeEngine:
     def _sample(self, chunk: Chunk) -> SampledToken:
         history = self._histories[chunk.sequence_id]
         end = chunk.start + len(chunk.token_ids)
-        context = self._kv.read(chunk.block_table, end, READ_BYTES if history.read else FIRST_READ_BYTES)
+        context = self._kv.read(chunk.block_table, end, READ_BYTES if history.read else self._first_read_bytes)
         history.read = True
         right = end == len(history.tokens) and np.array_equal(context, history.words[:end])
         if not right and len(self.faults) < MAX_FAULTS:

@@ -27,7 +27,7 @@ class FakeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     The default cost is that of SmolLM2-135M on two CPU cores, rounded; the default shape fits its tokenizer. About one
     token in `eos_every` ends its sequence (0: none). `num_layers` to `dtype` make the size of the KV of a token: tiny
     by default, for experiments with links that of the model they stand for. A sequence fails in the step that feeds it
-    `failing_token` (-1: none); for tests.
+    `failing_token` (-1: none); for tests. When it is first sampled, `first_read_bytes` of its context are checked.
     """
 
     cost: StepCost = StepCost(a0=0.02, a1=0.002, b0=1e-8, b1=1e-8, b2=2e-7, b3=0.002)
@@ -42,9 +42,11 @@ class FakeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     num_kv_heads: int = 2
     head_dim: int = 16
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    first_read_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
-        for name in ("num_blocks", "block_size", "max_context", "vocab_size", "num_layers", "num_kv_heads", "head_dim"):
+        sizes = ("num_blocks", "block_size", "max_context", "vocab_size", "num_layers", "num_kv_heads", "head_dim")
+        for name in (*sizes, "first_read_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"fake.{name} must be at least 1, but is {getattr(self, name)}", param=f"fake.{name}")
 

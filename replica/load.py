@@ -9,6 +9,7 @@ import logging
 import time
 from dataclasses import dataclass
 
+from contracts.batch import Batch
 from contracts.engine import Engine
 from contracts.views import StepCost
 from replica.config import FakeConfig, ReplicaConfig
@@ -55,6 +56,23 @@ def measure_cost(engine: Engine, config: ReplicaCoreConfig) -> StepCost:
     return fit_step_cost(measured)
 
 
+class Pace:
+    """Makes the parts of a step end when they should: what was computed meanwhile, and a wait that was too long, are
+    taken off the next wait."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._due = time.perf_counter()
+
+    def wait(self, seconds: float) -> None:
+        """So long after the last part was due."""
+        self._due += seconds
+        time.sleep(max(0.0, self._due - time.perf_counter()))
+
+
 def _load_fake(config: FakeConfig) -> LoadedEngine:
     from engine.fake import FakeEngine, fake_layout, fake_spec
 
@@ -65,13 +83,20 @@ def _load_fake(config: FakeConfig) -> LoadedEngine:
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
     )
+    pace = Pace()
+
+    def step_seconds(batch: Batch) -> float:
+        pace.begin()
+        return shape_of(batch).predict_s(config.cost) if config.delays else 0.0
+
     engine = FakeEngine(
         spec,
         fake_layout(spec, block_size=config.block_size, dtype=config.dtype),
         config.num_blocks,
-        step_seconds=lambda batch: shape_of(batch).predict_s(config.cost) if config.delays else 0.0,
-        sleep=time.sleep,
+        step_seconds=step_seconds,
+        sleep=pace.wait,
         eos_every=config.eos_every,
+        first_read_bytes=config.first_read_bytes,
     )
     if config.failing_token >= 0:
         engine.fail_rows_on(lambda chunk: config.failing_token in chunk.token_ids)

@@ -21,6 +21,8 @@ FAKE_COST = {"a0": 0.006, "a1": 0.00035, "b0": 1e-9, "b1": 1e-9, "b2": 1e-6, "b3
 """Seconds, as in `contracts.views.StepCost`: about 2,800 prompt tokens a second, decode steps of 10 ms."""
 FAKE_SHAPE = {"num_layers": 24, "num_kv_heads": 2, "head_dim": 64, "dtype": "bfloat16", "block_size": 16}
 """12,288 bytes of KV a token, as Qwen2.5-0.5B in bfloat16."""
+FAKE_CHECKED_BYTES = 256 << 10
+"""Of each context, when it is first sampled: all of it would cost as much CPU as a decode step lasts."""
 SMOLLM2_SHAPE = {"num_layers": 30, "num_kv_heads": 3, "head_dim": 64, "dtype": "float32", "block_size": 16}
 MAX_REPLICAS = 16
 BITS = 8e-6
@@ -83,7 +85,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         transfer = {"transport": "tcp"}
         if self.engine == "smollm2":
             return {"engine": {"threads": 1, "num_blocks": 1024}, "transfer": transfer}
-        fake = {"cost": FAKE_COST, "num_blocks": 2048, **FAKE_SHAPE}
+        fake = {"cost": FAKE_COST, "num_blocks": 2048, "first_read_bytes": FAKE_CHECKED_BYTES, **FAKE_SHAPE}
         return {"kind": "fake", "fake": fake, "transfer": transfer}
 
     @property
