@@ -137,6 +137,11 @@ class Placement:
             return
         self.counts["placed_anew"] += 1
         record.avoid = avoid
+        if record.avoid_pairs and record.dispatches == self.config.max_dispatches - 1:
+            names = [
+                replica.replica_id for replica in self.fleet
+            ]  # the last placement: no hand-off if it may fall back
+            record.avoid_pairs |= {(giver, taker) for giver in names for taker in names}
         self._leave_replicas(record)
         if record.tokens_sent > 0:
             record.resumed_at = self.now
@@ -148,14 +153,11 @@ class Placement:
             self.place_or_pend(record)
 
     def note_broken(self, record: RequestRecord, told_by: str) -> frozenset[str]:
-        """A hand-off failed: not between these two again if there are others, and between nobody in the last placement
-        if there is another way. Returns whom to avoid for now: the other side, for the one that told is alive."""
+        """A hand-off failed: not between these two again if there are others. Returns whom to avoid for now: the other
+        side, for the one that told is alive."""
         if record.replica_id is None or record.prefill_replica_id is None:
             return frozenset({told_by})
         record.avoid_pairs |= {(record.prefill_replica_id, record.replica_id)}
-        if record.dispatches >= self.config.max_dispatches - 1:
-            names = [replica.replica_id for replica in self.fleet]
-            record.avoid_pairs |= {(giver, taker) for giver in names for taker in names}
         other = record.prefill_replica_id if told_by == record.replica_id else record.replica_id
         return frozenset({other})
 

@@ -120,6 +120,17 @@ def test_another_pair_is_tried_and_then_no_hand_off_at_all(cluster: Any) -> None
     assert_nothing_placed(core)
 
 
+def test_the_last_placement_is_without_a_hand_off_also_after_a_loss(cluster: Any) -> None:
+    core = cluster.pools(cluster.core(), "pq", "def")
+    bring(core, cluster, "prefilling")
+    actions = core.handle(RequestRefused("r", "d", BROKEN), 0.1)
+    giver, _, taker = dict(told(actions))["dispatch"].partition("->")
+    again = dict(told(core.handle(ReplicaLost(taker, "silent"), 0.2)))["dispatch"]
+    assert giver
+    assert again.startswith("->")
+    check_cluster_invariants(core)
+
+
 def test_a_request_that_may_not_fall_back_is_told_after_its_last_hand_off(cluster: Any) -> None:
     core = cluster.pools(cluster.core(on_unavailable="fail"), "pq", "de")
     bring(core, cluster, "prefilling")
