@@ -38,7 +38,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Panel(msgspec.Struct, frozen=True, kw_only=True):
-    """One set of axes. `target`: a level to mark."""
+    """One set of axes, logarithmic or in percent. `target`: a level to mark."""
 
     title: str
     unit: str
@@ -109,7 +109,10 @@ def draw(summaries: Sequence[Summary], verdict: Verdict, options: Options) -> by
         axes.xaxis.set_minor_locator(ticker.NullLocator())
         axes.set_xlabel("link rate of each host (Mbit/s)", fontsize=FONT)
         axes.tick_params(labelsize=FONT - 1)
-        axes.legend(fontsize=FONT - 2, framealpha=0.9)
+    handles = {
+        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=FONT)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=DPI)
     return content.getvalue()
@@ -121,16 +124,20 @@ def _draw_panel(axes: Any, ticker: Any, panel: Panel, verdict: Verdict) -> None:
         front = 4 if line.mode == AUTO else 3
         axes.plot(line.rates, line.values, color=colour, marker=marker, linestyle=style, linewidth=2.2, markersize=7,
                   label=line.mode, zorder=front)  # fmt: skip
-    if panel.log:
+    if not panel.log:
+        axes.set_ylim(-3.0, 103.0)
+    else:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
         axes.yaxis.set_minor_locator(ticker.NullLocator())
     if panel.target is not None:
-        axes.axhline(panel.target, color="#999999", linewidth=1.5, label=f"target {panel.target:g}")
+        axes.axhline(panel.target, color="#777777", linewidth=1.5, label="target")
     for rate, style, word in ((verdict.crossover, "-", "measured"), (verdict.predicted, "--", "predicted")):
         if rate is not None:
-            axes.axvline(rate, color="black", linestyle=style, linewidth=1.6, label=f"crossover {word}: {rate:.0f}")
+            axes.axvline(
+                rate, color="black", linestyle=style, linewidth=1.6, label=f"crossover {word}: {rate:.0f} Mbit/s"
+            )
     axes.set_title(panel.title, fontsize=FONT + 1)
     axes.set_ylabel(panel.unit, fontsize=FONT)
     axes.grid(True, which="major", color="#dddddd")
