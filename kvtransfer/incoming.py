@@ -49,8 +49,8 @@ class Incoming:
         """Checksum of what lies in our blocks now."""
         digest = xxhash.xxh3_64()
         for layer, start, end in by_layer(cells, self.slot.num_blocks):
-            for span in pool.spans(self.ticket.blocks[start:end], layer):
-                digest.update(memory[span.offset : span.offset + span.length])
+            for offset, length in pool.spans(self.ticket.blocks[start:end], layer):
+                digest.update(memory[offset : offset + length])
         return digest.intdigest()
 
     def count(self, cells: range, offset: int, length: int, digest: int, now: float) -> bool | None:

@@ -164,7 +164,7 @@ class PutReader:
         self._body_left = length
         self._piece = 0
         memory = self._table.memory
-        self._pieces = None if spans is None else [memory[s.offset : s.offset + s.length] for s in spans]
+        self._pieces = None if spans is None else [memory[start : start + size] for start, size in spans]
         if not length:
             self._land()
         return b""

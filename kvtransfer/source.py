@@ -25,7 +25,7 @@ class Source:
                 skip = slot.skip_tokens // slot.block_size
                 blocks = outgoing.blocks[skip + start : skip + end]
                 spans = self._pool.spans(blocks, layer)
-                found += [self._memory[span.offset : span.offset + span.length] for span in spans]
+                found += [self._memory[offset : offset + length] for offset, length in spans]
             else:
                 first_token = slot.skip_tokens + start * slot.block_size
                 cut = self._recut.blocks(layer, outgoing.blocks, first_token, end - start)

@@ -46,11 +46,15 @@ class Pool:
 
 def runs(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
     """`(first, count)` of each stretch of consecutive ids, in the order given."""
-    start = 0
-    for i in range(1, len(blocks) + 1):
-        if i == len(blocks) or blocks[i] != blocks[i - 1] + 1:
-            yield blocks[start], i - start
-            start = i
+    if not blocks:
+        return
+    first = following = blocks[0]
+    for block in blocks:
+        if block != following:
+            yield first, following - first
+            first = following = block
+        following += 1
+    yield first, following - first
 
 
 @dataclass(frozen=True, slots=True)
