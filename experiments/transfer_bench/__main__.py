@@ -42,6 +42,7 @@ from experiments.transfer_bench.end import Shape
 from experiments.transfer_bench.hiding import Model, prefills
 from experiments.transfer_bench.pair import Kind
 from experiments.transfer_bench.report import Report
+from experiments.transfer_bench.vllm_pair import Vllm, vllm_connector
 
 CHAPTERS = ("lan1000", "lan100", "loopback", "host", "prefill", "estimates", "lan5000", "vllm")
 GIVER, TAKER = "giver", "taker"
@@ -170,7 +171,10 @@ class Run:
 
     def vllm(self) -> None:
         """vLLM's connector."""
-        self.bench.report.note("vLLM: not measured, --vllm and --vllm-model were not given")
+        if self.options.vllm is None or self.options.vllm_model is None:
+            self.bench.report.note("vLLM: not measured, --vllm and --vllm-model were not given")
+            return
+        vllm_connector(self.bench, Vllm(self.options.vllm, self.options.vllm_model, self.options.vllm_preload))
 
     def chapter(self, name: str) -> None:
         """One chapter by its name."""

@@ -58,7 +58,9 @@ def prefills(bench: Bench, place: Place, transport: str, model: Model, repeats: 
             steps = Steps()
             _step(pair, "alone", Stride(model.shape.num_blocks), place, Steps(), bench)
             giver = Stride(model.shape.num_blocks)
-            for _ in range(repeats):
+            for number in range(repeats):
+                if number and bench.left_s() < 0.0:
+                    break
                 for mode in MODES:
                     _step(pair, mode, giver, place, steps, bench)
             _tell(bench, place, model, pair, steps)

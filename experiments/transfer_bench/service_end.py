@@ -80,7 +80,7 @@ class ServiceEnd(PoolEnd):
         self._ticket_id = ""
 
     def open(self, shape: list[int], seed: int, options: Answer) -> Answer:
-        """Make the pool and start the service. `options`: host, transport, fabric (of UCX), tls, taker."""
+        """Make the pool and start the service. `options`: host, transport, fabric (of UCX), tls, taker, settings."""
         self.make_pool(shape, seed)
         layout = layout_of(self.shape.num_layers, self.shape.block_bytes)
         return self.start(Fingerprint(model_digest="bench", layout=layout), options)
@@ -97,6 +97,7 @@ class ServiceEnd(PoolEnd):
             tls_key=key,
             tls_ca=authority,
             ucx=UcxSettings(fabric=options["fabric"]),
+            **options.get("settings", {}),
         )
         self.identity = (TAKER_ID if options["taker"] else GIVER_ID, "1", fingerprint)
         blocks = self.shape.num_blocks
