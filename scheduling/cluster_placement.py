@@ -138,9 +138,8 @@ class Placement:
         self.counts["placed_anew"] += 1
         record.avoid = avoid
         if record.avoid_pairs and record.dispatches == self.config.max_dispatches - 1:
-            names = [
-                replica.replica_id for replica in self.fleet
-            ]  # the last placement: no hand-off if it may fall back
+            # the last placement: without a hand-off, if it may fall back
+            names = [one.replica_id for one in self.fleet]
             record.avoid_pairs |= {(giver, taker) for giver in names for taker in names}
         self._leave_replicas(record)
         if record.tokens_sent > 0:
