@@ -62,6 +62,9 @@ class LinkEstimate:
             if _changed(known, previous, sample):
                 self._samples.clear()
                 self._samples.append(previous)
+        if not at_least:  # a lower bound has nothing to say beside a measurement above it
+            kept = [s for s in self._samples if not s.at_least or s.bytes_per_s >= sample.bytes_per_s]
+            self._samples = deque(kept, maxlen=MAX_SAMPLES)
         self._samples.append(sample)
         return True
 
@@ -101,6 +104,6 @@ class LinkEstimate:
 
 def _changed(known: float, previous: Sample, new: Sample) -> bool:
     low, high = sorted((previous.bytes_per_s, new.bytes_per_s))
-    if low > CHANGED * known:  # of a pair of lower bounds neither can be wrong
-        return high <= AGREE * low or (previous.at_least and new.at_least)
+    if low > CHANGED * known:  # what is above a lower bound does not contradict it
+        return high <= AGREE * low or (previous if previous.bytes_per_s == low else new).at_least
     return high * CHANGED < known and high <= AGREE * low

@@ -249,9 +249,9 @@ def started(
         assert not broken, logs
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def namespaces() -> None:
-    """Everything here needs network namespaces."""
+    """Every fleet here needs network namespaces."""
     reason = missing()
     if reason is not None:
         pytest.skip(f"no network namespaces: {reason}")

@@ -138,7 +138,6 @@ def test_a_transfer_that_waited_for_the_engine_tells_only_that_a_link_is_faster(
     pass_time(lab, 3.0)
     assert len(probes(lab)) == 2
     lab.send(LinkMeasured("d", 8_000_000, 0.1, probe=True))
-    lab.send(LinkMeasured("d", 8_000_000, 0.1, probe=True))
     assert link(lab).bytes_per_s == pytest.approx(80e6)
 
 
