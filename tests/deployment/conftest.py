@@ -142,6 +142,14 @@ def oracle(tiny_model: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def pair(tiny_model: Path) -> Iterator[Server]:
+    """One prefill and one decode replica, chunks of 64 tokens."""
+    small_chunks = ("--set", "scheduling.max_chunk=64", "--set", "scheduling.min_chunk=16")
+    with started(tiny_model, "--prefill", "1", "--decode", "1", *small_chunks) as server:
+        yield server
+
+
 CHUNK = 64
 BLOCK = 16
 
