@@ -34,6 +34,12 @@ BROKEN = HandoffFailed("3 of 4 blocks arrived", retry_after_s=1.0).info()
 STEPS = ("reserving", "prefilling", "streaming")
 
 
+def dispatched(actions: list[ClusterAction]) -> str:
+    """Where the one placement among these goes."""
+    [(_, where)] = [told_action for told_action in told(actions) if told_action[0] == "dispatch"]
+    return where
+
+
 def told(actions: list[ClusterAction]) -> list[tuple[str, ...]]:
     """(kind, where) of all actions but leases."""
     found: list[tuple[str, ...]] = []
@@ -124,8 +130,8 @@ def test_the_last_placement_is_without_a_hand_off_also_after_a_loss(cluster: Any
     core = cluster.pools(cluster.core(), "pq", "def")
     bring(core, cluster, "prefilling")
     actions = core.handle(RequestRefused("r", "d", BROKEN), 0.1)
-    giver, _, taker = dict(told(actions))["dispatch"].partition("->")
-    again = dict(told(core.handle(ReplicaLost(taker, "silent"), 0.2)))["dispatch"]
+    giver, _, taker = dispatched(actions).partition("->")
+    again = dispatched(core.handle(ReplicaLost(taker, "silent"), 0.2))
     assert giver
     assert again.startswith("->")
     check_cluster_invariants(core)
@@ -135,7 +141,7 @@ def test_a_request_that_may_not_fall_back_is_told_after_its_last_hand_off(cluste
     core = cluster.pools(cluster.core(on_unavailable="fail"), "pq", "de")
     bring(core, cluster, "prefilling")
     for now in (0.1, 0.2):
-        assert "dispatch" in dict(told(core.handle(RequestRefused("r", "d", BROKEN), now)))
+        assert dispatched(core.handle(RequestRefused("r", "d", BROKEN), now))
         core.handle(KVReserved("r", 0), now)
         check_cluster_invariants(core)
     assert told(core.handle(RequestRefused("r", "d", BROKEN), 0.3))[-1] == ("refuse", "kv_handoff_failed")
