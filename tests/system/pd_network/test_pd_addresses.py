@@ -13,7 +13,7 @@ import pytest
 
 from contracts.phase import Role
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 PAIR = {"p": Role.PREFILL, "d": Role.DECODE}
 UNSET = {"transfer": {"host": ""}}  # the address of the data plane is to be found
@@ -61,7 +61,6 @@ def test_nothing_local_is_told_to_others(with_bridges: Any) -> None:
         assert not address.is_link_local
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["ucx", "nixl"])
 def test_libraries_use_the_wire_too(start_net: Any, transport: str) -> None:
     """NET-4 and NET-6 with the libraries' own choice of devices, without a variable of theirs."""
@@ -106,7 +105,6 @@ def warnings(log: str) -> str:
     return "\n".join(line for line in log.splitlines() if line.startswith("WARNING"))
 
 
-@pytest.mark.slow
 def test_the_fast_network_by_configuration(start_net: Any) -> None:
     """NET-7, mended as the warning says."""
 
@@ -126,7 +124,6 @@ def test_the_fast_network_by_configuration(start_net: Any) -> None:
         assert net.link()["bytes_per_s"] > 12.5e6
 
 
-@pytest.mark.slow
 def test_a_peer_out_of_reach_beside_a_good_one(start_net: Any) -> None:
     """RTR-6: a decode replica whose data address leads nowhere costs nobody anything, and gets no hand-off."""
     roles = {"p": Role.PREFILL, "d": Role.DECODE, "bad": Role.DECODE}

@@ -106,6 +106,7 @@ def test_one_way_only(pair: Any, direction: str) -> None:
     pair.wait_whole(["p", "d"])
 
 
+@pytest.mark.slow
 def test_the_estimate_after_one_probe_and_after_a_change(start_net: Any) -> None:
     """100 Mbit/s from the join on; a change is followed within three transfers. Idle links are probed, sparingly."""
     core = {"link_stale_s": 1.0, "link_probe_gap_s": 0.5, "kv_lease_max_s": 10.0}
