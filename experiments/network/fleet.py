@@ -37,7 +37,7 @@ class FleetError(Exception):
 
 @dataclass(slots=True)
 class Member:
-    """One process: a replica or the router. `port` is where a replica was told to listen."""
+    """One process: a replica or the router. `port` is where it listens, of a replica once it is ready."""
 
     name: str
     process: subprocess.Popen[str]
@@ -53,6 +53,7 @@ class Member:
             for line in said:
                 self.log.append(line.rstrip())
                 if line.startswith(READY_MARK):
+                    self.port = int(line.rsplit(":", 1)[1])
                     self.ready.set()
         self.ready.set()
 
@@ -104,7 +105,7 @@ class LanFleet:
         """Start (or start again, on the same port) the replica of a host. Does not wait for it."""
         host = None if self._lan is None else self._lan.hosts[name]
         earlier = self.members.get(name)
-        port = _free_port() if earlier is None else earlier.port
+        port = 0 if earlier is None else earlier.port  # a free port found here may be taken before it listens
         address = "127.0.0.1" if host is None else host.address
         config = _merged(
             {"engine": {"model": self._model}, "transfer": {"host": address}},
