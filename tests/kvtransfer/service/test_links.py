@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from contracts.errors import ConfigError
@@ -50,6 +52,22 @@ def test_auto_meets_a_peer_with_tcp_only(tcp_rig: Any) -> None:
     giver, taker = tcp_rig.replica("p0", transport="auto"), tcp_rig.replica("d0")
     tcp_rig.link(giver, taker)
     assert giver.until(Linked, "d0").transport == "tcp"
+
+
+def test_rtr_6_a_peer_that_never_answers_harms_no_other(tcp_rig: Any) -> None:
+    """It takes connections and says nothing: its link is given up within the deadline, hand-offs to others go on."""
+    giver, good = tcp_rig.replica("p0", connect_deadline_s=1.0), tcp_rig.replica("d0")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        endpoints = (f"tcp://127.0.0.1:{port}",)
+        mute = msgspec.structs.replace(good.peer, replica_id="d1", incarnation="silent", endpoints=endpoints)
+        giver.service.set_peers([mute, good.peer])
+        giver.until(Linked, "d0", within_s=15.0)
+        for _ in range(20):
+            tcp_rig.hand_over(giver, good, tcp_rig.ticket(good, (1, 2), 32), (3, 4))
+        assert giver.until(Unlinked, "d1", within_s=15.0).reason
+        tcp_rig.hand_over(giver, good, tcp_rig.ticket(good, (1, 2), 32), (3, 4))
+    assert not [event for event in giver.of(Linked) if event.peer_id == "d1"]
 
 
 def test_nothing_in_common_is_said(memory_rig: Any) -> None:
