@@ -26,6 +26,8 @@ from kvtransfer.slot_spans import address_of
 
 _CLOSE_DEADLINE_S = 2.0
 
+SLOWEST_COPY_BYTES_PER_S = 128e6
+
 
 class CmaTransport:
     """`silence_s`: a receiver that answers nothing for so long while puts are open is given up."""
@@ -112,9 +114,11 @@ class CmaSender:
         asked_at = self._loop.time()
         try:
             self._writer.write(PUT.pack(number, *header) + rest)
+            # One put is one answer: a huge one is copied for longer than a receiver may be silent otherwise.
+            patience_s = self._silence_s + header[2] / SLOWEST_COPY_BYTES_PER_S
             while not (await asyncio.wait([answer], timeout=self._silence_s))[0]:
-                if self._loop.time() - max(asked_at, self._heard_at) >= self._silence_s:
-                    self._break(f"the receiver was silent for {self._silence_s:g} s")
+                if self._loop.time() - max(asked_at, self._heard_at) >= patience_s:
+                    self._break(f"the receiver was silent for {patience_s:.3g} s")
             answer.result()
         except asyncio.CancelledError:
             # The receiver might be reading the source, which the caller is about to change: closing first makes it
