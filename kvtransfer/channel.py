@@ -30,6 +30,7 @@ from kvtransfer.wire import (
 
 MAX_UNSENT_BYTES = 4 * MAX_FRAME_BYTES
 FAREWELL_S = 0.3
+TOUCH_SHARE = 0.05
 PINGS_PER_SILENCE = 5
 
 
@@ -66,9 +67,11 @@ class Channel:
             self._end("the peer does not read its control messages", within_s=0.0)
 
     def touch(self) -> None:
-        """A sign of life came on another way."""
+        """A sign of life came on another way. Moves the deadline in steps, since every put is such a sign."""
         if self._deadline is not None and self._reason is None and not self._deadline.expired():
-            self._deadline.reschedule(asyncio.get_running_loop().time() + self._silence_s)
+            ends_at, now_ends_at = self._deadline.when(), asyncio.get_running_loop().time() + self._silence_s
+            if ends_at is None or now_ends_at - ends_at >= TOUCH_SHARE * self._silence_s:
+                self._deadline.reschedule(now_ends_at)
 
     def close(self, reason: str) -> None:
         """Say goodbye; `run` returns shortly after."""
