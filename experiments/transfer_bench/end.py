@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-MESSAGE_BYTES = 2 << 20
+MESSAGE_BYTES = 4 << 20
+FILL_NUMBERS = 1 << 17
 Answer = dict[str, Any]
 
 
@@ -81,9 +82,16 @@ def filled_pool(num_bytes: int, seed: int) -> memoryview:
     pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
-    numbers = np.frombuffer(pages, dtype=np.uint64)
-    numbers[:] = np.arange(seed, seed + len(numbers), dtype=np.uint64)
+    fill(memoryview(pages), seed)
     return memoryview(pages)
+
+
+def fill(memory: memoryview, seed: int) -> None:
+    """Count up from `seed`, 8 bytes a number."""
+    numbers = np.frombuffer(memory, dtype=np.uint64)
+    for start in range(0, len(numbers), FILL_NUMBERS):
+        part = numbers[start : start + FILL_NUMBERS]
+        part[:] = np.arange(seed + start, seed + start + len(part), dtype=np.uint64)
 
 
 def digest(memory: memoryview, spans: Sequence[tuple[int, int]]) -> int:

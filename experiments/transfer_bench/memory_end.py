@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.transfer_bench.end import Answer, PoolEnd, Shape, messages, serve
+from experiments.transfer_bench.end import Answer, PoolEnd, Shape, fill, messages, serve
 
 WAIT_S = 60.0
 MAX_TABLE_BYTES = 1 << 20
@@ -29,7 +29,7 @@ class MemoryEnd(PoolEnd):
         self._file = os.memfd_create("pool")
         os.ftruncate(self._file, self.shape.num_bytes)
         pages = mmap.mmap(self._file, self.shape.num_bytes)
-        np.frombuffer(pages, dtype=np.uint64)[:] = np.arange(seed, seed + self.shape.num_bytes // 8, dtype=np.uint64)
+        fill(memoryview(pages), seed)
         self.pool = memoryview(pages)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind("")
