@@ -34,11 +34,10 @@ class OwnSide:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One endpoint to try, and why it stands where it stands."""
+    """One endpoint to try."""
 
     scheme: str
     endpoint: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +46,6 @@ class Choice:
 
     candidates: tuple[Candidate, ...]
     passed_over: Mapping[str, str]
-
-    @property
-    def why_none(self) -> str:
-        """The reasons in one line, for when no candidate is left."""
-        return "; ".join(f"{scheme}: {reason}" for scheme, reason in sorted(self.passed_over.items()))
 
 
 def order(config: TransferConfig, own: OwnSide, endpoints: Sequence[str]) -> Choice:
@@ -67,7 +61,7 @@ def order(config: TransferConfig, own: OwnSide, endpoints: Sequence[str]) -> Cho
         if reason:
             passed_over[scheme] = reason
         else:
-            candidates.append(Candidate(scheme, theirs[scheme], _why(scheme, config)))
+            candidates.append(Candidate(scheme, theirs[scheme]))
     return Choice(tuple(candidates), passed_over)
 
 
@@ -105,15 +99,3 @@ def _why_not(scheme: str, config: TransferConfig, own: OwnSide, theirs: Mapping[
     if scheme in FOR_RDMA and config.transport == "auto" and not own.rdma and config.require != "rdma":
         return NO_RDMA
     return ""
-
-
-def _why(scheme: str, config: TransferConfig) -> str:
-    if config.transport != "auto":
-        return "configured"
-    reasons = {
-        "cma": "one host: the receiver copies from the sender's memory",
-        "nixl": "RDMA",
-        "ucx": "RDMA",
-        "tcp": "encrypted" if config.tls else "always there",
-    }
-    return reasons[scheme]

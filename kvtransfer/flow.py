@@ -16,14 +16,13 @@ from kvtransfer.outgoing import Outgoing
 from kvtransfer.protocol import TransferError
 from kvtransfer.session import Session
 from kvtransfer.source import Source
-from kvtransfer.wire import PUT_NOTE, Streaming
+from kvtransfer.wire import BACK_TO_BACK, PUT_NOTE, Streaming
 
 GATHER_BYTES = 1 << 20
 GATHER_S = 0.002
 PUT_S = 0.01
 MIN_PUT_BYTES = 128 << 10
 STALL_FACTOR = 4.0
-BACK_TO_BACK = 1
 
 
 class Flow:

@@ -19,6 +19,7 @@ from kvtransfer.incoming import Incoming
 from kvtransfer.intake import Intake
 from kvtransfer.spans import Pool, slot_of
 from kvtransfer.wire import (
+    BACK_TO_BACK,
     MAX_REASON_CHARS,
     PUT_NOTE,
     Abort,
@@ -38,7 +39,6 @@ from kvtransfer.wire import (
 ARRIVING_INTERVAL_S = 0.1
 STOP_WAIT_S = 2.0
 MIN_MEASURED_S = 0.05
-BACK_TO_BACK = 1
 MAX_REMEMBERED = 4096
 
 
@@ -70,11 +70,6 @@ class Receiver:
     def attach(self, intake: Intake) -> None:
         """Where slots are opened; before anything else."""
         self._intake = intake
-
-    @property
-    def num_open(self) -> int:
-        """Tickets whose memory may still be written to."""
-        return len(self._tickets)
 
     # --- the owner
 

@@ -69,11 +69,6 @@ class Sender:
         self._flows: dict[Session, Flow] = {}
         self._called_off: deque[str] = deque(maxlen=MAX_REMEMBERED)
 
-    @property
-    def num_open(self) -> int:
-        """Tickets whose memory may still be read."""
-        return len(self._tickets)
-
     def busy(self, session: Session) -> bool:
         """Whether a transfer is under way on this session."""
         flow = self._flows.get(session)

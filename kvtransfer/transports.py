@@ -18,7 +18,7 @@ from kvtransfer.tls import TlsFiles
 from kvtransfer.ucx import UcxTransport
 from kvtransfer.ucx_settings import ucx_environment
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger("phaseserve.kvtransfer")
 
 
 def all_transports(config: TransferConfig) -> dict[str, Transport]:
@@ -54,5 +54,5 @@ def rdma_port(devices: str) -> RdmaPort | None:
     """The RDMA port of this host, if any. Says once why one that is there is not used."""
     choice = choose_rdma(devices=devices)
     if choice.warning:
-        _log.warning("%s", choice.warning)
+        log.warning("%s", choice.warning)
     return choice.port

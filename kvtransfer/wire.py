@@ -21,6 +21,8 @@ MAX_FRAME_BYTES = 8 << 20
 MAX_REASON_CHARS = 500
 LENGTH = struct.Struct(">I")
 PUT_NOTE = struct.Struct(">BQ")
+BACK_TO_BACK = 1
+"""Flag in the note of a put: the link was busy when it was posted, so its landing tells the rate."""
 PROBE_NOTE = struct.Struct(">BIQ")
 
 
