@@ -45,6 +45,15 @@ def _check_targets(slo: Slo) -> None:
             raise ConfigError(f"slo.{name} must be a positive number of seconds", param=f"slo.{name}")
 
 
+def _check_finite(value: Any, where: str) -> None:
+    """Raises `ConfigError`: no setting can be endless or no number, and no replica's JSON configuration can say so."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _check_finite(inner, f"{where}.{name}" if where else name)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where} must be a finite number, but is {value}", param=where)
+
+
 class Settings:
     """What file and command line say together. Raises `ConfigError` naming what is unknown or wrong."""
 
@@ -52,6 +61,7 @@ class Settings:
         self._tables: dict[str, Any] = {}
         for layer in layers:
             self._tables = merge(self._tables, layer)
+        _check_finite(self._tables, "")
         for name, table in self._tables.items():
             if name != "model" and name not in SECTIONS:
                 raise ConfigError(f"unknown section {name!r}; there are model, {', '.join(SECTIONS)}", param=name)
