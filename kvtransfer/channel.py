@@ -53,11 +53,6 @@ class Channel:
         self._reason: str | None = None
         self._pings: dict[int, float] = {}
 
-    @property
-    def local_host(self) -> str:
-        """Our own address on this connection."""
-        return str(self._writer.get_extra_info("sockname")[0])
-
     def send(self, message: Message) -> None:
         """Queue a message. Nothing happens on a connection that has ended."""
         if self._reason is not None or self._writer.is_closing():

@@ -61,7 +61,7 @@ class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     open_fleet: no secret; whoever reaches the port is taken for a member. For networks that nobody else is on.
     tls_cert, tls_key, tls_ca: files (PEM); all or none. They encrypt the control connection and the `tcp` transport;
         no other transport can encrypt, so `auto` becomes `tcp`.
-    max_concurrent_transfers: tickets under way on either side; further ones wait.
+    max_concurrent_transfers: tickets that a sender serves on one link at a time, in order; further ones wait.
     chunk_bytes: largest size of a put. From 1 to 2 MiB on the wire's own cost per message does not matter any more;
         ours, in CPU, still falls a little. Links below 400 MB/s get smaller puts (`kvtransfer.flow`).
     window: puts under way on one link.

@@ -19,7 +19,7 @@ _REPLICA_COUNTERS = {
     "handoffs_failed": "Hand-offs that this replica saw fail.",
     "kv_bytes_in": "KV bytes received.",
     "kv_bytes_out": "KV bytes sent.",
-    "checksum_errors": "Layers that arrived with a wrong checksum.",
+    "checksum_errors": "Hand-offs whose KV arrived changed.",
 }
 _REPLICA_GAUGES = {
     "receiving": "Sequences that wait for their KV.",

@@ -12,8 +12,6 @@ from scheduling.link_math import exposed_transfer_s
 
 DISTURBED_SHARE = 0.10
 """Foreign CPU above this share of all cores: another process was at work, and the sample counts as disturbed."""
-FAST_BYTES_PER_S = 300e6
-"""Above this, a yardstick's CPU is bound by copying, not by waiting for the link."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from experiments.transfer_bench.end import Answer, PoolEnd, messages, serve
 
 PIECES = 1024
 WAIT_S = 20.0
-TLS_BYTES = 256 << 10
 
 
 def send_all(sock: socket.socket, views: list[memoryview]) -> None:
