@@ -52,8 +52,11 @@ async def data_plane(
         identity = msgspec.structs.replace(identity, data_endpoints=endpoints)
         giver = KVGiver(service)
         handoffs = Handoffs(service, giver, identity)
-        yield identity, Transfer(giver, handoffs, inbox, service.counters, lambda: service.running)
+        yield identity, Transfer(giver, handoffs, inbox, lambda: service.running)
     finally:
+        log.info("replica %s moved KV: %s; %s", config.replica_id, service.describe(), service.counters)
+        if inbox.dropped:
+            log.warning("replica %s: %d words of the data plane came faster than they were read", me[0], inbox.dropped)
         try:
             await asyncio.to_thread(service.close, CLOSE_S)
         except TransferError as error:  # its thread is a daemon, and holds the memory as long as it needs it

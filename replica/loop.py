@@ -1,7 +1,8 @@
 """The asyncio shell around one replica core: messages, transfers and step results in, actions performed. No policy.
 
-Four tasks on one event loop: `_receive` (routers), `_step` (the engine's thread), `_transfer` (the transfer service's
-thread), `_tick` (time, heartbeats, silence). Everything they do to the core is synchronous, by `replica.performer`.
+Four tasks on one event loop: `_receive` (routers), `_step` (the engine's thread), `_take_transfers` (the transfer
+service's thread), `_tick` (time, heartbeats, silence). Everything they do to the core is synchronous, by
+`replica.performer`.
 """
 
 from __future__ import annotations
@@ -131,14 +132,12 @@ class ReplicaLoop:
             self.routers.broadcast(view)
             self._renew(view, now)
             self._performer.cancel_abandoned()
-            await asyncio.sleep(
-                period_s / 2
-            )  # at most two views a heartbeat: each costs router and replica a part of a step
+            # At most two views a heartbeat: each costs router and replica a part of a step.
+            await asyncio.sleep(period_s / 2)
             await _wait_set(changed, due_s - time.monotonic())
 
     def _view(self) -> ReplicaView:
-        view = self._performer.view(self._identity.replica_id, self._identity.incarnation)
-        return view if self._transfer is None else self._transfer.counted(view)
+        return self._performer.view(self._identity.replica_id, self._identity.incarnation)
 
     def _refuses(self) -> Unavailable | None:
         if self._step_overdue:
