@@ -114,7 +114,9 @@ class Lab:
         config = ReplicaConfig(replica_id=name, role=role, transfer=transfer)
         identity, moves = await self._planes.enter_async_context(data_plane(config, engine, identity))
         made = ReplicaCore(core, role, engine.kv_layout, engine.num_blocks, SPEC.max_context, (), COST)
-        shell = self._start_shell(core=made, engine=engine, identity=identity, transfer=moves)
+        shell = self._start_shell(
+            core=made, engine=engine, identity=identity, transfer=moves, router_silence_s=2 * DEADLINE_S
+        )
         self.shells.append(shell)
         return identity, await self._connect(shell.endpoint)
 

@@ -83,7 +83,7 @@ class Front:
     fleet: LanFleet
     model: str
 
-    def post(self, body: Mapping[str, Any], deadline_s: float = 120.0) -> httpx.Response:
+    def post(self, body: Mapping[str, Any], deadline_s: float = 600.0) -> httpx.Response:
         return httpx.post(f"{self.fleet.url}/v1/completions", json={"model": self.model, **body}, timeout=deadline_s)
 
     def answer(self, body: Mapping[str, Any]) -> dict[str, Any]:

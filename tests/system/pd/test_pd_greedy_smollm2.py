@@ -37,6 +37,11 @@ KINDS: tuple[dict[str, Any], ...] = (
 BYTES_PER_TOKEN = 30 * 2 * 3 * 64 * 4
 MODEL = "smollm2-135m"
 POOLS = {"p0": Role.PREFILL, "p1": Role.PREFILL, "d0": Role.DECODE, "d1": Role.DECODE}
+PATIENT = (
+    *("slo.ttft_s=600", "cluster.max_pending_s=3600", "cluster.pending_deadline_s=900"),
+    "router.request_deadline_s=900",
+)
+"""Everything is asked for at once of a few threads: nobody may be refused for that."""
 PAIR = {"p0": Role.PREFILL, "d0": Role.DECODE}
 WHOLE = {"budget": "fixed", "fixed_tokens": 4096, "max_chunk": 4096, "prefix_cache": False}
 
@@ -59,7 +64,7 @@ def requests() -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def real(start_fleet: Any, asked_of: Any) -> Iterator[Any]:
     """What one replica answers, each alone and whole."""
-    with start_fleet(MODEL, {"one": Role.MIXED}, core=WHOLE, num_blocks=1024) as front:
+    with start_fleet(MODEL, {"one": Role.MIXED}, core=WHOLE, num_blocks=1024, router_settings=PATIENT) as front:
         yield asked_of(front, requests(), {"layout": "auto"})
 
 
@@ -74,7 +79,7 @@ def moved(front: Any) -> None:
 
 def test_fifty_texts_over_two_and_two(start_fleet: Any, real: Any) -> None:
     core = {"budget": "fixed", "fixed_tokens": 128, "max_chunk": 128}
-    with start_fleet(MODEL, POOLS, core=core, num_blocks=1024) as front:
+    with start_fleet(MODEL, POOLS, core=core, num_blocks=1024, router_settings=PATIENT) as front:
         real.same(front.answers(real.wished, 16))
         front.wait_nothing_left()
         moved(front)
@@ -90,7 +95,10 @@ def test_some_texts_over_each_transport(
     core = {"budget": "fixed", "fixed_tokens": max(64, chunk), "min_chunk": min(chunk, 32), "max_chunk": chunk}
     own = {"d0": {"engine": {"block_size": block_size}}}
     some = type(real)(real.bodies[::4], real.answers[::4])
-    with start_fleet(MODEL, PAIR, core=core, own=own, num_blocks=1024, transfer={"transport": transport}) as front:
+    transfer = {"transport": transport}
+    with start_fleet(
+        MODEL, PAIR, core=core, own=own, num_blocks=1024, transfer=transfer, router_settings=PATIENT
+    ) as front:
         some.same(front.answers(some.wished, 16))
         front.wait_nothing_left()
         moved(front)
