@@ -41,6 +41,8 @@ class UcxSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     traffic_class, service_level: `UCX_IB_TRAFFIC_CLASS` (DSCP << 2) and `UCX_IB_SL`: the lossless class of the fabric.
     rails: `UCX_MAX_RNDV_RAILS`: devices that one large message is striped over. More than 1 needs as many devices.
     rendezvous_bytes: `UCX_RNDV_THRESH`: from this size on messages are announced first and then moved without a copy.
+        0: the library's choice (ucxx sets 8192 itself). With any value NIXL's UCX 1.23 copies each write once more on
+        TCP, which doubles its CPU.
     rendezvous_scheme: `UCX_RNDV_SCHEME`. Empty: `put_zcopy` on TCP, where UCX's own choice copies twice and is half as
         fast; UCX's own choice (RDMA read or write) on RDMA.
     keepalive_idle_s, keepalive_interval_s, keepalive_probes: `UCX_TCP_KEEP*`: find dead peers of idle connections.
@@ -57,7 +59,7 @@ class UcxSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     traffic_class: int | None = None
     service_level: int | None = None
     rails: int = 1
-    rendezvous_bytes: int = 8192
+    rendezvous_bytes: int = 0
     rendezvous_scheme: str = ""
     keepalive_idle_s: int = 2
     keepalive_interval_s: int = 1
@@ -98,7 +100,6 @@ def ucx_environment(
     variables = {
         "UCX_TLS": tls,
         "UCX_MAX_RNDV_RAILS": str(settings.rails),
-        "UCX_RNDV_THRESH": str(settings.rendezvous_bytes),
         "UCX_TCP_KEEPIDLE": f"{settings.keepalive_idle_s}s",
         "UCX_TCP_KEEPINTVL": f"{settings.keepalive_interval_s}s",
         "UCX_TCP_KEEPCNT": str(settings.keepalive_probes),
@@ -110,6 +111,8 @@ def ucx_environment(
     if not over_rdma:
         # NIXL 1.5.1's wheel ends with a segmentation fault at process exit once its InfiniBand modules were loaded.
         variables["UCX_MODULES"] = "^ib,mlx5,efa"
+    if settings.rendezvous_bytes:
+        variables["UCX_RNDV_THRESH"] = str(settings.rendezvous_bytes)
     if settings.devices:
         variables["UCX_NET_DEVICES"] = settings.devices
     scheme = settings.rendezvous_scheme or ("auto" if over_rdma else "put_zcopy")

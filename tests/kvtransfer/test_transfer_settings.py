@@ -82,6 +82,8 @@ def test_tcp_is_set_up_for_speed_and_failures() -> None:
     assert "UCX_MODULES" not in ucx_environment(UcxSettings(), rdma=True)
     assert "UCX_IB_GID_INDEX" not in variables
     assert "UCX_NET_DEVICES" not in variables
+    assert "UCX_RNDV_THRESH" not in variables, "with it NIXL copies every write once more"
+    assert ucx_environment(UcxSettings(rendezvous_bytes=4096), rdma=False)["UCX_RNDV_THRESH"] == "4096"
 
 
 def test_auto_takes_rdma_where_there_is_some() -> None:
