@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 from contracts.handoff import HandoffReport
@@ -24,11 +26,21 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     link_bytes_per_s: float = 0.0
 
 
+class FallbackKind(StrEnum):
+    """Why a layout that was asked for was not had, for counting; `Plan.fallback` says it in words."""
+
+    HANDOFF_FAILED = "handoff_failed"
+    HANDOFF_WORSE = "handoff_worse"
+    NO_LINK = "no_link"
+    NO_REPLICA = "no_replica"
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Where one request runs. `reason` is one sentence with the numbers that decided.
 
     `replica_id` is where it decodes; `prefill_replica_id` is set when it is computed elsewhere (disaggregated).
-    `fallback` says why the layout that was asked for could not be had, None when nothing was given up.
+    `fallback` says why the layout that was asked for could not be had, None when nothing was given up, and
+    `fallback_kind` which of the few reasons that is.
     `handoff_expected_s` is what `DecodeLeg.expected_s` wants: queue, prefill and exposed transfer, from now on.
     """
 
@@ -38,6 +50,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     prefill_replica_id: str | None = None
     fallback: str | None = None
+    fallback_kind: FallbackKind | None = None
     handoff_expected_s: float = 0.0
 
 

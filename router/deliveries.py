@@ -22,7 +22,7 @@ from contracts.request import FinishReason
 from router.flight import Flight
 from router.flights import Flights
 from router.given_up import given_up, own_words
-from router.handoff_metrics import Handoff
+from router.handoff_metrics import HandoffEnd
 from router.legs import Leg, PlacedSequence
 from router.metrics import RouterMetrics
 from router.outcome import flight_outcome
@@ -106,7 +106,7 @@ class Deliveries:
             self._first_token(flight, now)
         if not track.ended:
             return False
-        self._placements.end_sequence(flight, placed, Handoff.NOT_NEEDED, cancels)
+        self._placements.end_sequence(flight, placed, HandoffEnd.NOT_NEEDED, cancels)
         if all(track.ended for track in flight.tracks):
             self._succeeded(flight)
         return True
@@ -136,7 +136,7 @@ class Deliveries:
         leg.ended = True
         if (leg is placed.prefill and not placed.needs_prefill) or self.has_all(flight):
             return
-        self._placements.end([flight], Handoff.FAILED)
+        self._placements.end([flight], HandoffEnd.FAILED)
         self.lost_place(flight, leg.replica_id, error)
 
     def _broke_protocol(self, flight: Flight, placed: PlacedSequence, leg: Leg, wrong: str) -> None:

@@ -43,7 +43,7 @@ from router.deliveries import Deliveries
 from router.flight import Flight
 from router.flights import Flights
 from router.generation import Generation
-from router.handoff_metrics import Handoff
+from router.handoff_metrics import HandoffEnd
 from router.handshake import why_not_served
 from router.metrics import RouterMetrics
 from router.peers import PeerLists
@@ -158,7 +158,7 @@ class Fleet:
         for flight in call.flights:
             if not flight.ended:
                 self._feed(ClientLeft(flight.request_id))
-                self._placements.end([flight], Handoff.CANCELLED)
+                self._placements.end([flight], HandoffEnd.CANCELLED)
                 self._flights.remove(flight)
 
     def cancel(self, request_id: str) -> int:
@@ -209,7 +209,7 @@ class Fleet:
         del self._contexts[replica_id]
         self._peers.left(replica_id)
         here = [flight for flight in self._flights.that_need(replica_id) if not self._deliveries.has_all(flight)]
-        self._placements.end(here, Handoff.FAILED)
+        self._placements.end(here, HandoffEnd.FAILED)
         self._feed(ReplicaLost(replica_id, reason, {flight.request_id: flight.tokens_sent for flight in here}))
         for flight in here:  # the core, which knows less about the legs, may not have seen that this one ended
             if not flight.ended and not flight.placed:
@@ -260,7 +260,7 @@ class Fleet:
             flight, action.sequence, action.replica_id, action.submit_index
         ):
             return ()
-        self._placements.end([flight], Handoff.FAILED)
+        self._placements.end([flight], HandoffEnd.FAILED)
         return (self._not_reached(flight, action.replica_id),)
 
     def _not_reached(self, flight: Flight, replica_id: str) -> RequestRefused:
@@ -272,7 +272,7 @@ class Fleet:
             self._send(replica_id, peers)
 
     def _fail(self, flight: Flight, error: PhaseServeError) -> None:
-        self._placements.end([flight], Handoff.FAILED)
+        self._placements.end([flight], HandoffEnd.FAILED)
         self._flights.remove(flight)
         flight.call.fail(error)
 

@@ -7,13 +7,13 @@ from enum import StrEnum
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from contracts.phase import Layout
-from contracts.plan import Outcome, Plan
+from contracts.plan import FallbackKind, Outcome, Plan
 from router.flight import Flight
 
 _TRANSFER_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
-class Handoff(StrEnum):
+class HandoffEnd(StrEnum):
     """How one sequence's hand-off ended. `NOT_NEEDED`: its first token was its last; `REFUSED`: there was no ticket yet
     when its placement came to nothing; `CANCELLED`: nobody waits. `UNREPORTED`: the decode replica ended the sequence
     without saying that it took KV in, so perhaps it computed the prompt again, which no text would show."""
@@ -24,30 +24,6 @@ class Handoff(StrEnum):
     REFUSED = "refused"
     FAILED = "failed"
     CANCELLED = "cancelled"
-
-
-class Fallback(StrEnum):
-    """Why a layout that was asked for was not had: the first of these one of whose words is in the plan's sentence."""
-
-    HANDOFF_FAILED = "handoff_failed"
-    HANDOFF_WORSE = "handoff_worse"
-    NO_LINK = "no_link"
-    NO_REPLICA = "no_replica"
-    OTHER = "other"
-
-
-_WORDS = (
-    (Fallback.HANDOFF_FAILED, ("hand-off failed",)),
-    (Fallback.HANDOFF_WORSE, ("hand-off would be worse",)),
-    (Fallback.NO_LINK, ("link", "connected", "fingerprint")),
-    (Fallback.NO_REPLICA, ("replica", "draining", "view", "step")),
-)
-
-
-def fallback_kind(sentence: str) -> Fallback:
-    """The closed set's member for a plan's own words."""
-    lower = sentence.lower()
-    return next((kind for kind, words in _WORDS if any(word in lower for word in words)), Fallback.OTHER)
 
 
 class HandoffMetrics:
@@ -80,19 +56,19 @@ class HandoffMetrics:
         )
         for layout in Layout:
             self._layouts.labels(layout.value)
-        for reason in Fallback:
+        for reason in FallbackKind:
             self._fallbacks.labels(reason.value)
-        for outcome in Handoff:
+        for outcome in HandoffEnd:
             self._handoffs.labels(outcome.value)
 
     def placed(self, flight: Flight, plan: Plan) -> None:
         """A placement begins."""
-        if plan.fallback is not None:
-            self._fallbacks.labels(fallback_kind(plan.fallback).value).inc()
+        if plan.fallback_kind is not None:
+            self._fallbacks.labels(plan.fallback_kind.value).inc()
         if flight.first_s is not None:
             self._continuations.inc()
 
-    def ended(self, how: Handoff) -> None:
+    def ended(self, how: HandoffEnd) -> None:
         """The placement of one sequence that was to be handed over has ended."""
         self._handoffs.labels(how.value).inc()
 

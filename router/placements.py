@@ -14,7 +14,7 @@ from contracts.plan import Plan
 from contracts.request import Request, SamplingParams, Slo
 from router.flight import Flight
 from router.flights import Flights
-from router.handoff_metrics import Handoff, HandoffMetrics
+from router.handoff_metrics import HandoffEnd, HandoffMetrics
 from router.legs import Leg, PlacedSequence
 
 Send = Callable[[str, wire.RouterMessage], bool]
@@ -31,7 +31,7 @@ class Placements:
 
     def begin(self, flight: Flight, plan: Plan, submit_index: int) -> bool:
         """Send every sequence that has not ended to the replica of the plan. False when it cannot be reached."""
-        self.end([flight], Handoff.FAILED)  # the core had a reason to move it that this router has not seen
+        self.end([flight], HandoffEnd.FAILED)  # the core had a reason to move it that this router has not seen
         flight.place(plan)
         requests = tuple(self._decode_request(flight, placed, submit_index) for placed in flight.placed.values())
         if not self._send(plan.replica_id, wire.Submit(requests=requests)):
@@ -55,7 +55,7 @@ class Placements:
         placed.prefill = Leg(replica_id, placed.start_index)
         return True
 
-    def end(self, flights: Iterable[Flight], how: Handoff) -> None:
+    def end(self, flights: Iterable[Flight], how: HandoffEnd) -> None:
         """These placements are over: replicas on which they still run are told at once, one message for each."""
         cancels: dict[str, list[str]] = defaultdict(list)
         for flight in flights:
@@ -69,13 +69,15 @@ class Placements:
         for placed in tuple(flight.placed.values()):
             leg = placed.leg_on(replica_id)
             if placed.needs(replica_id):
-                self.end_sequence(flight, placed, Handoff.CANCELLED, cancels)
+                self.end_sequence(flight, placed, HandoffEnd.CANCELLED, cancels)
             elif leg is not None:
                 leg.ended = True
                 cancels[replica_id].append(placed.sequence_id)
         self.tell(cancels)
 
-    def end_sequence(self, flight: Flight, placed: PlacedSequence, how: Handoff, cancels: dict[str, list[str]]) -> None:
+    def end_sequence(
+        self, flight: Flight, placed: PlacedSequence, how: HandoffEnd, cancels: dict[str, list[str]]
+    ) -> None:
         """One sequence of a placement is over. Adds to `cancels` what `tell` has to say to whom."""
         self._flights.sequence_ended(flight, placed)
         if placed.prefill_replica_id is not None:
@@ -124,10 +126,10 @@ class Placements:
         )
 
 
-def _how_it_ended(placed: PlacedSequence, how: Handoff) -> Handoff:
+def _how_it_ended(placed: PlacedSequence, how: HandoffEnd) -> HandoffEnd:
     if placed.received:
-        return Handoff.COMPLETED if placed.reported else Handoff.UNREPORTED
-    return Handoff.REFUSED if how is Handoff.FAILED and placed.ticket is None else how
+        return HandoffEnd.COMPLETED if placed.reported else HandoffEnd.UNREPORTED
+    return HandoffEnd.REFUSED if how is HandoffEnd.FAILED and placed.ticket is None else how
 
 
 def _without_prompt_logprobs(sampling: SamplingParams) -> SamplingParams:

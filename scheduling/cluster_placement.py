@@ -138,9 +138,7 @@ class Placement:
         self.counts["placed_anew"] += 1
         record.avoid = avoid
         if record.avoid_pairs and record.dispatches == self.config.max_dispatches - 1:
-            # the last placement: without a hand-off, if it may fall back
-            names = [one.replica_id for one in self.fleet]
-            record.avoid_pairs |= {(giver, taker) for giver in names for taker in names}
+            record.no_handoff = may_fall_back(record.asked, self.config)  # this is its last placement
         self._leave_replicas(record)
         if record.tokens_sent > 0:
             record.resumed_at = self.now
@@ -258,6 +256,7 @@ class Placement:
             may_fall_back=may_fall_back(asked, self.config),
             avoid=record.avoid,
             avoid_pairs=record.avoid_pairs,
+            no_handoff=record.no_handoff,
         )
 
     def _dispatch(self, record: RequestRecord, found: Candidate) -> None:

@@ -51,8 +51,8 @@ class RequestRecord:
     `replica_id` is where it decodes, `prefill_replica_id` where another replica computes its prompt; the account of
     the latter ends when all sequences have their first token. `dispatches` counts placements, `refusals` those that a
     replica refused or gave up. `avoid` are replicas that refused it and have not sent a view since, `avoid_pairs`
-    those (prefill, decode) between which its hand-off failed. `best_effort`: placed without the promise of its
-    targets.
+    those (prefill, decode) between which its hand-off failed; `no_handoff`: no further one is tried. `best_effort`:
+    placed without the promise of its targets.
 
     `tokens_sent` are output tokens that the client has; a request that lost its place after that is pending since
     `resumed_at`, and counts its targets from there.
@@ -68,6 +68,7 @@ class RequestRecord:
     refusals: int = 0
     avoid: frozenset[str] = frozenset()
     avoid_pairs: frozenset[tuple[str, str]] = frozenset()
+    no_handoff: bool = False
     best_effort: bool = False
     prefill_finished: bool = False
     tokens_sent: int = 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from contracts.phase import Layout, Role
+from contracts.plan import FallbackKind
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_colocated import colocated_candidate, plan_colocated
 from scheduling.plan_disaggregated import NoPair, plan_disaggregated
@@ -27,19 +28,19 @@ def plan_request(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Cand
             return _free_choice(ask, fleet, config)
         case Layout.DISAGGREGATED:
             found = _pair(ask, fleet, config)
-            if isinstance(found, Candidate) or not found.unavailable:
+            if isinstance(found, Candidate) or found.unavailable is None:
                 return as_settled(found)
-            return _fall_back(ask, fleet, found.reason, config)
+            return _fall_back(ask, fleet, found.reason, found.unavailable, config)
         case Layout.PHASED:
             if any_open(fleet.ring):
                 return plan_on_one(ask, fleet.ring, (), config)
-            return _fall_back(ask, fleet, "no alternating replica takes requests", config)
+            return _fall_back(ask, fleet, "no alternating replica takes requests", FallbackKind.NO_REPLICA, config)
         case Layout.COLOCATED:
             if any_open(fleet.mixed):
                 return plan_on_one(ask, (), fleet.mixed, config)
             if any_open(fleet.decode) or any_open(fleet.prefill):
                 return plan_in_pools(ask, fleet, config)
-            return _fall_back(ask, fleet, "no mixed replica takes requests", config)
+            return _fall_back(ask, fleet, "no mixed replica takes requests", FallbackKind.NO_REPLICA, config)
 
 
 def _free_choice(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | str:
@@ -58,13 +59,17 @@ def _free_choice(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Cand
     if not ask.may_fall_back:
         return as_settled(found)
     if isinstance(found, NoPair):
-        return _fall_back(ask, fleet, found.reason, config) if found.unavailable else found.reason
+        if found.unavailable is None:
+            return found.reason
+        return _fall_back(ask, fleet, found.reason, found.unavailable, config)
     if found.meets:
         return found
     local = plan_in_pools(ask, fleet, config)
     if isinstance(local, Candidate) and (local.meets or local.ready_s < found.ready_s):
         why = f"a hand-off would be worse: {brief(found)}"
-        return msgspec.structs.replace(local, fallback=why, best_effort=not local.meets)
+        return msgspec.structs.replace(
+            local, fallback=why, fallback_kind=FallbackKind.HANDOFF_WORSE, best_effort=not local.meets
+        )
     return as_settled(found)
 
 
@@ -75,10 +80,10 @@ def _compared(
     if isinstance(pair, NoPair):
         if isinstance(single, str):
             return f"{single}; {pair.reason}"
-        both = fleet.prefill and fleet.decode  # a hand-off is what such a fleet is for: never silently without
-        return msgspec.structs.replace(
-            single, fallback=f"no hand-off: {pair.reason}" if both and pair.unavailable else None
-        )
+        if pair.unavailable is None or not (fleet.prefill and fleet.decode):
+            return single
+        # A hand-off is what such a fleet is for: never silently without.
+        return msgspec.structs.replace(single, fallback=f"no hand-off: {pair.reason}", fallback_kind=pair.unavailable)
     if isinstance(single, str):
         if pair.meets or is_hopeless(ask, (*fleet.ring, *fleet.mixed), config):
             return as_settled(pair)
@@ -97,12 +102,12 @@ def _compared(
 def _pair(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | NoPair:
     """The best pair. One between which the request's hand-off failed before is used again only without alternative."""
     found = plan_disaggregated(ask, fleet, config)
-    if isinstance(found, NoPair) and found.unavailable and ask.avoid_pairs and not ask.may_fall_back:
+    if isinstance(found, NoPair) and found.unavailable is not None and ask.avoid_pairs and not ask.may_fall_back:
         return plan_disaggregated(msgspec.structs.replace(ask, avoid_pairs=frozenset()), fleet, config)
     return found
 
 
-def _fall_back(ask: Ask, fleet: FleetLoads, why: str, config: ClusterCoreConfig) -> Candidate | str:
+def _fall_back(ask: Ask, fleet: FleetLoads, why: str, kind: FallbackKind, config: ClusterCoreConfig) -> Candidate | str:
     """Any other way to serve the request, if it may have one; `Plan.fallback` says what could not be had."""
     if not ask.may_fall_back:
         return why
@@ -116,7 +121,7 @@ def _fall_back(ask: Ask, fleet: FleetLoads, why: str, config: ClusterCoreConfig)
         found = plan_in_pools(ask, fleet, config)
     if isinstance(found, str):
         return f"{why}; {found}"
-    return msgspec.structs.replace(found, fallback=why)
+    return msgspec.structs.replace(found, fallback=why, fallback_kind=kind)
 
 
 def plan_in_pools(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | str:

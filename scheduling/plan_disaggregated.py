@@ -17,9 +17,10 @@ import msgspec
 
 from contracts.handoff import LinkView
 from contracts.phase import Layout
+from contracts.plan import FallbackKind
 from scheduling.config import ClusterCoreConfig
 from scheduling.link_math import cautious_rate, exposed_transfer_s, is_sustainable, queued_transfer_s
-from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Handoff, Load
+from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Load, PlannedHandoff
 from scheduling.plan_phased import prompt_fits, room_objection, slot_objection
 from scheduling.plan_predict import decode_step_s, meets_targets, prompt_prefill_s
 
@@ -34,10 +35,11 @@ JUST_REFUSED = "refused it just now"
 
 
 class NoPair(msgspec.Struct, frozen=True):
-    """Why there is no disaggregated plan. `unavailable`: not for want of room, so that waiting may not help."""
+    """Why there is no disaggregated plan. `unavailable`: of which kind where it is not for want of room, so that
+    waiting may not help; else None."""
 
     reason: str
-    unavailable: bool
+    unavailable: FallbackKind | None = None
 
 
 def plan_disaggregated(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | NoPair:
@@ -45,16 +47,18 @@ def plan_disaggregated(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -
     for name, loads in (("prefill", fleet.prefill), ("decode", fleet.decode)):
         if not any(_why_never(ask, load) is None for load in loads):
             told = "; ".join(f"{load.replica_id}: {_why_never(ask, load)}" for load in loads[:FEW])
-            return NoPair(told or f"no {name} replica", unavailable=True)
+            return NoPair(told or f"no {name} replica", FallbackKind.NO_REPLICA)
+    if ask.no_handoff:
+        return NoPair("its hand-off failed, and this is its last placement", FallbackKind.HANDOFF_FAILED)
     if ask.avoid_pairs and _all_failed(ask, fleet):
-        return NoPair("its hand-off failed between all pairs", unavailable=True)
+        return NoPair("its hand-off failed between all pairs", FallbackKind.HANDOFF_FAILED)
     best = _best_pair(ask, fleet, config)
     if best is None:
         return _why_none(ask, fleet)
     if not best.meets and best.handoff is not None:
         waiting = best.handoff.giver.waiting
         if waiting > LATE_PROMPTS or (ask.yields and waiting):
-            return NoPair(f"{best.handoff.giver.replica_id}: {waiting} prompts wait", unavailable=False)
+            return NoPair(f"{best.handoff.giver.replica_id}: {waiting} prompts wait")
     return best
 
 
@@ -132,7 +136,7 @@ def pair_candidate(ask: Ask, giver: Load, taker: Load, link: LinkView, config: C
         cost_s=prefill_s + exposed_s + config.link_cost * transfer_s,
         meets=sustainable and meets_targets(ask, taker, ttft_s + switch_wait_s, tpot_s),
         switch_wait_s=switch_wait_s,
-        handoff=Handoff(
+        handoff=PlannedHandoff(
             giver=giver,
             num_bytes=num_bytes,
             bytes_per_s=rate,
@@ -219,8 +223,9 @@ def _why_none(ask: Ask, fleet: FleetLoads) -> NoPair:
         told += [f"{load.replica_id}: {why}" for load, why in side if why is not None]
     givers, takers = ([load for load, why in side if why is None] for side in judged)
     if not givers or not takers:
-        return NoPair("; ".join(told[:FEW]), unavailable=False)
-    return NoPair(_no_link(ask, fleet, givers, takers), unavailable=not told)
+        return NoPair("; ".join(told[:FEW]))
+    kind = FallbackKind.HANDOFF_FAILED if ask.avoid_pairs else FallbackKind.NO_LINK
+    return NoPair(_no_link(ask, fleet, givers, takers), None if told else kind)
 
 
 def _no_link(ask: Ask, fleet: FleetLoads, givers: Sequence[Load], takers: Sequence[Load]) -> str:

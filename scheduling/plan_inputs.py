@@ -8,6 +8,7 @@ import msgspec
 
 from contracts.handoff import LinkView
 from contracts.phase import Layout, Role
+from contracts.plan import FallbackKind
 from contracts.request import Slo
 from contracts.views import StepCost
 
@@ -18,7 +19,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     `yields` says that more urgent requests wait, which need the slack there is. `layout` is the one demanded, None for
     any; `may_fall_back` allows another when it, or a hand-off, cannot be had. `avoid` are replicas that refused the
-    request just now, `avoid_pairs` those (prefill, decode) between which its hand-off failed.
+    request just now, `avoid_pairs` those (prefill, decode) between which its hand-off failed. `no_handoff`:
+    after hand-offs that failed it is to be computed in one place.
     """
 
     now: float = 0.0
@@ -32,6 +34,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     may_fall_back: bool = True
     avoid: frozenset[str] = frozenset()
     avoid_pairs: frozenset[tuple[str, str]] = frozenset()
+    no_handoff: bool = False
 
     @property
     def ttft_left_s(self) -> float:
@@ -96,7 +99,7 @@ class FleetLoads(msgspec.Struct, frozen=True, kw_only=True):
     links: Mapping[str, Mapping[str, LinkView]] = {}
 
 
-class Handoff(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedHandoff(msgspec.Struct, frozen=True, kw_only=True):
     """The hand-off of a disaggregated candidate: `num_bytes` at `bytes_per_s`, for `transfer_s` in all, of which
     `exposed_s` after the prefill. `link_age_s` is None for a link never measured; a hand-off is not `sustainable` when
     a busy replica prefills faster than the link carries."""
@@ -117,8 +120,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     `switch_wait_s` from the first token to the first decode step, `harm_s` is how late the
     tightest running stream would be. `cost_s` is what it takes from the fleet: replica-seconds of prefill plus
     stream-seconds of slack spent, plus a transfer. `meets` says that both targets are predicted to be met;
-    `best_effort` that the request is placed although they are not. `fallback` says what could not be had, `beats` what
-    it was compared with.
+    `best_effort` that the request is placed although they are not. `fallback` says what could not be had,
+    `fallback_kind` why in short, `beats` what it was compared with.
     """
 
     layout: Layout
@@ -131,8 +134,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     meets: bool
     best_effort: bool = False
     switch_wait_s: float = 0.0
-    handoff: Handoff | None = None
+    handoff: PlannedHandoff | None = None
     fallback: str | None = None
+    fallback_kind: FallbackKind | None = None
     beats: str | None = None
 
     @property

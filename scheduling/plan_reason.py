@@ -5,7 +5,7 @@ from __future__ import annotations
 from contracts.phase import Layout
 from contracts.plan import Plan, Prediction
 from scheduling.config import SlackRule
-from scheduling.plan_inputs import Ask, Candidate, Handoff
+from scheduling.plan_inputs import Ask, Candidate, PlannedHandoff
 
 
 def plan_of(ask: Ask, candidate: Candidate, rule: SlackRule) -> Plan:
@@ -27,6 +27,7 @@ def plan_of(ask: Ask, candidate: Candidate, rule: SlackRule) -> Plan:
         reason=_reason(ask, candidate, rule),
         prefill_replica_id=None if handoff is None else handoff.giver.replica_id,
         fallback=candidate.fallback,
+        fallback_kind=candidate.fallback_kind,
         handoff_expected_s=0.0 if handoff is None else candidate.ttft_s - ask.waited_s + handoff.exposed_s,
     )
 
@@ -55,7 +56,7 @@ def _reason(ask: Ask, candidate: Candidate, rule: SlackRule) -> str:
     return told if candidate.beats is None else f"{told}; beats {candidate.beats}"
 
 
-def _disaggregated_reason(ask: Ask, candidate: Candidate, handoff: Handoff) -> str:
+def _disaggregated_reason(ask: Ask, candidate: Candidate, handoff: PlannedHandoff) -> str:
     told = (
         f"disaggregated {_where(candidate)}: waited {ask.waited_s:.3f} s + backlog {handoff.giver.backlog_s:.3f} s + "
         f"prefill {candidate.prefill_s:.3f} s, {_crossing(handoff)}: decoding after {candidate.ready_s:.3f} s "
@@ -88,7 +89,7 @@ def _where(candidate: Candidate) -> str:
     return f"{giver}{candidate.load.replica_id}"
 
 
-def _crossing(handoff: Handoff) -> str:
+def _crossing(handoff: PlannedHandoff) -> str:
     age = "not measured yet" if handoff.link_age_s is None else f"{handoff.link_age_s:.0f} s old"
     return (
         f"{handoff.num_bytes / 1e6:.1f} MB at {handoff.bytes_per_s / 1e6:.1f} MB/s ({age}), "

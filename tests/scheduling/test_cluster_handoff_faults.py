@@ -140,11 +140,14 @@ def test_the_last_placement_is_without_a_hand_off_also_after_a_loss(cluster: Any
 def test_a_request_that_may_not_fall_back_is_told_after_its_last_hand_off(cluster: Any) -> None:
     core = cluster.pools(cluster.core(on_unavailable="fail"), "pq", "de")
     bring(core, cluster, "prefilling")
+    pairs, taker = ["p->d"], "d"
     for now in (0.1, 0.2):
-        assert dispatched(core.handle(RequestRefused("r", "d", BROKEN), now))
+        pairs.append(dispatched(core.handle(RequestRefused("r", taker, BROKEN), now)))
+        taker = pairs[-1].partition("->")[2]
         core.handle(KVReserved("r", 0), now)
         check_cluster_invariants(core)
-    assert told(core.handle(RequestRefused("r", "d", BROKEN), 0.3))[-1] == ("refuse", "kv_handoff_failed")
+    assert len(set(pairs)) == 3, "each time between two others"
+    assert told(core.handle(RequestRefused("r", taker, BROKEN), 0.3))[-1] == ("refuse", "kv_handoff_failed")
     assert_nothing_placed(core)
 
 
