@@ -33,6 +33,7 @@ Pair = tuple[int, int, int]
 MIN_PAUSE_S = 50e-6
 MAX_PAUSE_S = 500e-6
 ROUNDS_BEFORE_BACKING_OFF = 20
+LEAVE_S = 5.0
 
 
 @functools.cache
@@ -71,14 +72,14 @@ class NixlThread:
                 self._thread.start()
 
     async def leave(self) -> None:
-        """One user less; returns when the thread has ended if it was the last."""
+        """One user less; returns when the thread has ended if it was the last, or hangs in the library."""
         with self._lock:
             self._users -= 1
             if self._users or self._thread is None:
                 return
             thread, self._thread = self._thread, None
             self._jobs.put(None)
-        await asyncio.to_thread(thread.join)
+        await asyncio.to_thread(thread.join, LEAVE_S)
 
     async def call(self, job: Callable[[], Result]) -> Result:
         """Run `job` on the thread. Raises `TransferError` for what NIXL raises. A cancelled caller's job still runs."""
