@@ -35,8 +35,7 @@ PROOF_BYTES = 32
 SEAL_BYTES = 16
 MAX_IDENTITY_BYTES = 4096
 MAX_HANDSHAKE_MESSAGE_BYTES = len(VERSION) + NONCE_BYTES + MAX_IDENTITY_BYTES
-MIN_SECRET_BYTES = 16
-OPEN_KEY = hashlib.sha256(b"phaseserve open fleet").digest()
+MIN_SECRET_CHARS = 16
 
 
 class AuthenticationFailed(TransferError):
@@ -52,25 +51,13 @@ class Role(StrEnum):
     RESPONDER = "responder"
 
 
-def fleet_key(secret: str, *, open_fleet: bool = False) -> bytes:
-    """The 32-byte key of a fleet. Raises `ConfigError`.
-
-    An empty secret is refused unless the fleet is explicitly open; then everybody who reaches the port is taken for a
-    member (the handshake still runs and still binds identities). A secret together with `open_fleet` is refused too:
-    one of the two was a mistake. Open and closed members never authenticate each other.
-    """
-    encoded = secret.encode()
-    if open_fleet and encoded:
-        raise ConfigError("both a fleet secret and an open fleet were configured: choose one", param="fleet_secret")
-    if open_fleet:
-        return OPEN_KEY
-    if len(encoded) < MIN_SECRET_BYTES:
+def fleet_key(secret: str) -> bytes:
+    """The 32-byte key of a fleet. Raises `ConfigError` for a secret that could be guessed."""
+    if len(secret) < MIN_SECRET_CHARS:
         raise ConfigError(
-            f"the fleet secret has {len(encoded)} bytes, at least {MIN_SECRET_BYTES} are needed "
-            "(or configure the fleet as open, on a network that you trust)",
-            param="fleet_secret",
+            f"the fleet's secret has {len(secret)} characters, at least {MIN_SECRET_CHARS} are needed", param="secret"
         )
-    return hmac.digest(b"phaseserve fleet", encoded, "sha256")
+    return hmac.digest(b"phaseserve fleet", secret.encode(), "sha256")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from typing import Literal
 import msgspec
 
 from contracts.errors import ConfigError
+from kvtransfer.auth import MIN_SECRET_CHARS
 from kvtransfer.ucx_settings import UcxSettings
 
 TransportName = Literal["auto", "tcp", "ucx", "nixl", "cma", "loopback"]
 Require = Literal["any", "rdma"]
 FaultName = Literal["drop", "truncate", "corrupt", "reorder", "repeat", "fail", "stall", "die"]
-MIN_SECRET_CHARS = 16
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,7 +50,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The data plane of one replica.
 
-    enabled: without it the replica neither gives KV away nor takes it in.
+    enabled: start the data plane whatever the role; prefill and decode replicas always have one.
     transport: `auto` takes the best that both sides have and that passes a self-test (`kvtransfer.choose`); a name
         takes only that one. `loopback` stays inside one process and is for tests.
     require: `rdma` refuses every link that is not RDMA, instead of being slow unnoticed.
@@ -58,7 +58,6 @@ class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     port: of the control connection; 0: any. Bulk endpoints always take any port.
     device: network interface whose address to advertise, empty: any.
     secret: what the replicas of one fleet know and nobody else does; each connection proves it. At least 16 characters.
-    open_fleet: no secret; whoever reaches the port is taken for a member. For networks that nobody else is on.
     tls_cert, tls_key, tls_ca: files (PEM); all or none. They encrypt the control connection and the `tcp` transport;
         no other transport can encrypt, so `auto` becomes `tcp`.
     max_concurrent_transfers: tickets that a sender serves on one link at a time, in order; further ones wait.
@@ -76,7 +75,6 @@ class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     port: int = 0
     device: str = ""
     secret: str = ""
-    open_fleet: bool = False
     tls_cert: str = ""
     tls_key: str = ""
     tls_ca: str = ""
@@ -101,9 +99,7 @@ class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ConfigError("chunk_bytes must be at most 1 GiB", param="chunk_bytes")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be 0 to 65535, but is {self.port}", param="port")
-        if self.open_fleet and self.secret:
-            raise ConfigError("a secret and open_fleet exclude each other", param="open_fleet")
-        if self.enabled and not self.open_fleet and len(self.secret) < MIN_SECRET_CHARS:
+        if self.enabled and len(self.secret) < MIN_SECRET_CHARS:
             raise ConfigError(f"secret must have at least {MIN_SECRET_CHARS} characters", param="secret")
         self._check_tls()
         if self.require == "rdma" and self.transport not in ("auto", "nixl", "ucx"):

@@ -13,7 +13,8 @@ from contracts.errors import ConfigError
 from contracts.phase import Role
 from contracts.views import StepCost
 from engine.config import EngineConfig
-from kvtransfer.config import MIN_SECRET_CHARS, TransferConfig
+from kvtransfer.auth import MIN_SECRET_CHARS
+from kvtransfer.config import TransferConfig
 from scheduling.config import ReplicaCoreConfig
 
 EngineKind = Literal["torch", "fake"]

@@ -124,14 +124,7 @@ def test_the_secret_is_demanded() -> None:
         fleet_key("")
     with pytest.raises(ConfigError, match="at least 16"):
         fleet_key("short")
-    with pytest.raises(ConfigError, match="choose one"):
-        fleet_key("correct horse battery staple", open_fleet=True)
-    assert fleet_key("", open_fleet=True) == fleet_key("", open_fleet=True) != KEY
-
-
-def test_an_open_fleet_still_binds_identities() -> None:
-    key = fleet_key("", open_fleet=True)
-    assert run(*pair(key, key))[2].peer_identity == b"p-0"
+    assert fleet_key("correct horse battery staple") == KEY != OTHER
 
 
 def test_seals_notice_change_repetition_loss_and_direction() -> None:

@@ -18,7 +18,6 @@ SECRET = "0123456789abcdef"
     [
         ({"enabled": True}, "secret"),
         ({"enabled": True, "secret": "short"}, "secret"),
-        ({"secret": SECRET, "open_fleet": True}, "open_fleet"),
         ({"port": 70000}, "port"),
         ({"chunk_bytes": 0}, "chunk_bytes"),
         ({"window": -1}, "window"),
@@ -67,7 +66,6 @@ def test_wrong_faults(settings: dict[str, float]) -> None:
 
 def test_good_settings() -> None:
     assert TransferConfig(enabled=True, secret=SECRET, require="rdma").ucx == UcxSettings()
-    assert TransferConfig(enabled=True, open_fleet=True).secret == ""
     assert TransferConfig(tls_cert="c", tls_key="k", tls_ca="a").tls
 
 
