@@ -85,6 +85,11 @@ class PutReader:
         """Nothing has begun that should go on: the peer may be silent now."""
         return self.admitted and not self._body_left and self._head_left == self._head_size
 
+    @property
+    def missing(self) -> int:
+        """Bytes of the put or the header under way that are still to come; at least 1."""
+        return self._body_left or self._head_left
+
     def buffers(self) -> list[memoryview]:
         """Where the next bytes belong, in order; never empty. Never more than this put and the next header."""
         if not self._body_left:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
+import fcntl
 import socket
+import termios
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -12,6 +15,8 @@ from kvtransfer.put_stream import Counters, PutReader, scatter
 
 READS_PER_TURN = 4
 STAGE_BYTES = 128 << 10
+WAKE_BYTES = 256 << 10
+"""We are woken for so much, or for what is missing of a put: on a slow link each segment would be a wake-up."""
 
 
 class Pipe(Protocol):
@@ -19,6 +24,10 @@ class Pipe(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send a few bytes. Raises `OSError`."""
+        ...
+
+    def unread(self) -> int:
+        """Bytes that have arrived and are not read yet, as far as that is known."""
         ...
 
     def close(self) -> None:
@@ -34,6 +43,7 @@ class Connection:
         self.pipe: Pipe | None = None
         self.over = False
         self.began_at = self.moved_at = now
+        self._unread = 0
         self._counters = counters
         self._forget = forget
 
@@ -61,6 +71,9 @@ class Connection:
         """A stranger that does not show its token, or a put that does not move."""
         if not self.reader.admitted:
             return now - self.began_at > admission_s
+        unread = self.pipe.unread() if self.pipe is not None else 0
+        if unread != self._unread:  # too little to be woken for, but it moves
+            self._unread, self.moved_at = unread, now
         return not self.reader.between_puts and now - self.moved_at > silence_s
 
     def end(self) -> None:
@@ -80,11 +93,18 @@ class PlainPipe:
         self._loop = loop
         self._sock = sock
         self._connection = connection
+        self._wakes_at = 1
         loop.add_reader(sock, self._readable)
 
     def write(self, data: bytes) -> None:
         """At most two bytes go back per connection, so they always fit into the socket's buffer."""
         self._sock.send(data)
+
+    def unread(self) -> int:
+        """See `Pipe`."""
+        found = array.array("i", [0])
+        fcntl.ioctl(self._sock, termios.FIONREAD, found)
+        return found[0]
 
     def close(self) -> None:
         """Stop reading and close."""
@@ -97,7 +117,7 @@ class PlainPipe:
             try:
                 count = self._sock.recvmsg_into(connection.reader.buffers())[0]
             except (BlockingIOError, InterruptedError):
-                return
+                break
             except OSError:
                 connection.lost()
                 return
@@ -106,6 +126,10 @@ class PlainPipe:
                 return
             if not connection.filled(count, self._loop.time()):
                 return
+        wakes_at = min(connection.reader.missing, WAKE_BYTES)
+        if wakes_at != self._wakes_at:
+            self._wakes_at = wakes_at
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wakes_at)
 
 
 class TlsPipe(asyncio.BufferedProtocol):
@@ -153,6 +177,10 @@ class TlsPipe(asyncio.BufferedProtocol):
         """The peer closed, or the connection broke."""
         self._transport = None
         self._connection.lost()
+
+    def unread(self) -> int:
+        """All is read at once."""
+        return 0
 
     def write(self, data: bytes) -> None:
         """Encrypt and send."""
