@@ -1,7 +1,8 @@
 """The sending side's session with one receiver: dial, prove, compare, choose a transport, test it, warm it up.
 
 Nothing is sent over a session before a put has crossed its transport and came back confirmed, so that the first real
-transfer meets no surprise. A session never changes: when it breaks, everything about it goes, and a new one is made.
+transfer meets no surprise. Peer and transport of a session never change. A bulk connection that breaks is replaced by
+one of the same transport; when the control connection breaks, everything about it goes, and a new session is made.
 """
 
 from __future__ import annotations

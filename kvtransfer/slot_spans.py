@@ -39,7 +39,7 @@ def cut(lengths: Sequence[int], offset: int, length: int) -> list[tuple[int, int
 
 
 @dataclass(slots=True)
-class Slot:
+class OpenSlot:
     """One slot: its spans and where each ends, the writes under way, and whether it only waits for those to end."""
 
     spans: tuple[Span, ...]
@@ -76,7 +76,7 @@ class SlotTable:
         self.memory = memory
         self.refused_puts = 0
         self.refused_bytes = 0
-        self._slots: dict[bytes, Slot] = {}
+        self._slots: dict[bytes, OpenSlot] = {}
 
     def open(self, slot_id: bytes, spans: Sequence[Span]) -> None:
         """Raises `ValueError` for spans outside the memory, a bad id, or one that is in use."""
@@ -87,7 +87,7 @@ class SlotTable:
         for span in spans:
             if span.offset < 0 or span.length < 0 or span.offset + span.length > len(self.memory):
                 raise ValueError(f"{span} lies outside the memory of {len(self.memory)} bytes")
-        self._slots[slot_id] = Slot(tuple(spans), list(accumulate(span.length for span in spans)))
+        self._slots[slot_id] = OpenSlot(tuple(spans), list(accumulate(span.length for span in spans)))
 
     def begin(self, slot_id: bytes, offset: int, length: int, writer: object) -> list[Span] | None:
         """Enter a writer, and return where its bytes go; None, counted, if they must be swallowed."""

@@ -11,7 +11,7 @@ import socket
 from kvtransfer.interfaces import interface_of
 from kvtransfer.protocol import Admit, OnLanded, TransferError
 from kvtransfer.sockets import family_of, parse_endpoint, tune
-from kvtransfer.tcp_channels import Channel, PlainChannel, TlsChannel
+from kvtransfer.tcp_channels import TcpChannel, PlainChannel, TlsChannel
 from kvtransfer.tcp_receiver import TcpReceiver
 from kvtransfer.tcp_sender import TcpSender
 from kvtransfer.tls import TlsFiles, client_context, server_context
@@ -44,7 +44,7 @@ class TcpTransport:
         host, port = parse_endpoint(endpoint, self.scheme)
         sock = socket.socket(family_of(host), socket.SOCK_STREAM)
         sock.setblocking(False)
-        channel: Channel | None = None
+        channel: TcpChannel | None = None
         done = False
         try:
             async with asyncio.timeout(deadline_s):
@@ -66,7 +66,7 @@ class TcpTransport:
                     channel.abort()
                 sock.close()
 
-    async def _channel(self, sock: socket.socket) -> Channel:
+    async def _channel(self, sock: socket.socket) -> TcpChannel:
         if self._client_tls is None:
             return PlainChannel(sock, self._silence_s)
         _, channel = await asyncio.get_running_loop().create_connection(

@@ -63,7 +63,7 @@ class Answers:
                 waiter.set_result(None)
 
 
-class Channel(Protocol):
+class TcpChannel(Protocol):
     """A connected byte stream, plain or encrypted."""
 
     answers: Answers
@@ -99,7 +99,7 @@ class PlainChannel:
         self._loop.add_reader(sock, self._readable)
 
     async def send(self, views: Sequence[memoryview]) -> None:
-        """See `Channel`."""
+        """See `TcpChannel`."""
         pieces = list(views)
         first = 0
         while first < len(pieces):
@@ -118,15 +118,15 @@ class PlainChannel:
                 self._check()
 
     def moved(self) -> int:
-        """See `Channel`."""
+        """See `TcpChannel`."""
         return acknowledged_bytes(self._sock) if self._open else 0
 
     def unsent(self) -> int:
-        """See `Channel`."""
+        """See `TcpChannel`."""
         return unsent_bytes(self._sock) if self._open else 0
 
     def abort(self) -> None:
-        """See `Channel`."""
+        """See `TcpChannel`."""
         if self._open:
             self._open = False
             self._loop.remove_reader(self._sock)
@@ -217,7 +217,7 @@ class TlsChannel(asyncio.Protocol):
         self.answers.poke()
 
     async def send(self, views: Sequence[memoryview]) -> None:
-        """See `Channel`."""
+        """See `TcpChannel`."""
         for view in views:
             for start in range(0, len(view), TLS_PIECE_BYTES):
                 if self._transport is None or self.answers.lost is not None:
@@ -240,17 +240,17 @@ class TlsChannel(asyncio.Protocol):
                 raise
 
     def moved(self) -> int:
-        """See `Channel`."""
+        """See `TcpChannel`."""
         return 0 if self._transport is None else acknowledged_bytes(self._transport.get_extra_info("socket"))
 
     def unsent(self) -> int:
-        """See `Channel`."""
+        """See `TcpChannel`."""
         if self._transport is None:
             return 0
         return self._transport.get_write_buffer_size() + unsent_bytes(self._transport.get_extra_info("socket"))
 
     def abort(self) -> None:
-        """See `Channel`."""
+        """See `TcpChannel`."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()

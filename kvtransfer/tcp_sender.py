@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from kvtransfer.protocol import TransferError
 from kvtransfer.put_stream import ACCEPTED, END_HEADER, ENDED, preamble, put_header
-from kvtransfer.tcp_channels import Channel
+from kvtransfer.tcp_channels import TcpChannel
 
 FLUSH_S = 5.0
 
@@ -20,7 +20,7 @@ FLUSH_S = 5.0
 class TcpSender:
     """Puts over one channel, in order. See `kvtransfer.protocol.BulkSender`."""
 
-    def __init__(self, channel: Channel, device: str) -> None:
+    def __init__(self, channel: TcpChannel, device: str) -> None:
         self._channel = channel
         self._device = device
         self._turn = asyncio.Lock()
