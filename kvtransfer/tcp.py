@@ -11,7 +11,7 @@ import socket
 from kvtransfer.interfaces import interface_of
 from kvtransfer.protocol import Admit, OnLanded, TransferError
 from kvtransfer.sockets import family_of, parse_endpoint, tune
-from kvtransfer.tcp_channels import TcpChannel, PlainChannel, TlsChannel
+from kvtransfer.tcp_channels import PlainChannel, TcpChannel, TlsChannel
 from kvtransfer.tcp_receiver import TcpReceiver
 from kvtransfer.tcp_sender import TcpSender
 from kvtransfer.tls import TlsFiles, client_context, server_context
