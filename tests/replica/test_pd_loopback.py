@@ -7,7 +7,6 @@ once; here every chunk size with every pair of block sizes, with and without pre
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -180,9 +179,9 @@ async def over_a_pair(lab: Lab, asked: list[Request], blocks: tuple[int, int], c
                     left -= {output.request_id for output in outputs if output.finish is not None}
                 case wire.Refused(error=error):
                     raise AssertionError(error.message)
-    listening.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await listening
+    while not listening.done():  # `wait_for` swallows a cancellation that comes together with a message
+        listening.cancel()
+        await asyncio.wait([listening], timeout=0.05)
     answers = [merged(giver, taker, request) for request in asked]
     views = [await client.wait_view(lambda view: view.free_blocks == view.num_blocks) for client in (giver, taker)]
     return answers, *views
