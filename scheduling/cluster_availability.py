@@ -52,6 +52,16 @@ def why_unservable(fleet: Fleet, layout: Layout | None, falls_back: bool, why_cl
     return _why_no_pair(fleet, open_now)
 
 
+def why_request_unservable(fleet: Fleet, asked: ClientRequestArrived, config: ClusterCoreConfig) -> str | None:
+    """Why waiting cannot help this request, or None: as `why_unservable`, among the replicas that could hold it."""
+
+    def why_closed(record: ReplicaRecord) -> str | None:
+        return draining(record) or _why_no_room_ever(asked, record)
+
+    layout = demanded_layout(asked.layout, config)
+    return why_unservable(fleet, layout, may_fall_back(asked, config), why_closed)
+
+
 def still_connecting(fleet: Fleet, why_closed: WhyClosed) -> str | None:
     """Which first link a fleet of nothing but pools still waits for, or None: its first request shall not pay for it.
 
@@ -87,11 +97,13 @@ def _why_no_pair(fleet: Fleet, open_now: list[ReplicaRecord]) -> str | None:
 
 def why_too_large(asked: ClientRequestArrived, ways: Sequence[tuple[int, int]]) -> InvalidRequest | None:
     """Why no live replica, or no pair of them, could ever take the request, or None. `ways` as `ways_to_serve` says."""
-    capacity = max((way[0] for way in ways), default=0)
+    if not ways:
+        return None
+    capacity = max(way[0] for way in ways)
     if asked.prompt_tokens + 1 > capacity:
         message = f"prompt of {asked.prompt_tokens} tokens exceeds the largest KV cache of {capacity} tokens"
         return InvalidRequest(message, param="prompt")
-    room = max((way[1] for way in ways), default=0)
+    room = max(way[1] for way in ways)
     if asked.num_sequences > room:
         message = f"{asked.num_sequences} choices for one prompt; no replica takes more than {room} at once"
         return InvalidRequest(message, param="n")
@@ -104,21 +116,38 @@ def ways_to_serve(fleet: Fleet, layout: Layout | None, falls_back: bool) -> list
     A layout that cannot be kept to now is no way; which ones are is `why_unservable`'s to say.
     """
     able = [record for record in fleet if not record.view.draining]
-    whole = [record for record in able if record.serves_whole]
-    pools = [record for record in able if not record.serves_whole]
-    ways: list[tuple[int, int]] = []
-    if falls_back or layout is Layout.COLOCATED:
-        ways += [_offer(record) for record in (whole or pools)]
-    elif layout is not Layout.DISAGGREGATED:
-        ways += [_offer(record) for record in whole]
+    ways = [_offer(record) for record in able if falls_back or _serves_alone(record, layout)]
     if layout in {None, Layout.DISAGGREGATED}:
-        givers = [_offer(record) for record in pools if record.view.role is Role.PREFILL]
-        takers = [_offer(record) for record in pools if record.view.role is Role.DECODE]
+        givers = [_offer(record) for record in able if record.view.role is Role.PREFILL]
+        takers = [_offer(record) for record in able if record.view.role is Role.DECODE]
         if givers and takers:
             tokens, sequences = (min(max(side[i] for side in ends) for ends in (givers, takers)) for i in (0, 1))
             ways.append((tokens, sequences))
     return ways
 
 
+def _serves_alone(record: ReplicaRecord, layout: Layout | None) -> bool:
+    """Whether a replica may serve a request with that demand as a whole, without a fallback."""
+    match layout:
+        case None:
+            return record.serves_whole
+        case Layout.PHASED:
+            return record.view.role is Role.ALTERNATING
+        case Layout.COLOCATED:
+            return record.view.role is not Role.ALTERNATING
+        case Layout.DISAGGREGATED:
+            return False
+
+
 def _offer(record: ReplicaRecord) -> tuple[int, int]:
     return record.view.num_blocks * record.view.block_size, record.identity.max_waiting
+
+
+def _why_no_room_ever(asked: ClientRequestArrived, record: ReplicaRecord) -> str | None:
+    """Why the request has no room on a replica even while it is empty, or None."""
+    tokens, sequences = _offer(record)
+    if asked.prompt_tokens + 1 > tokens:
+        return f"prompt of {asked.prompt_tokens} tokens over its KV cache of {tokens}"
+    if asked.num_sequences > sequences:
+        return f"{asked.num_sequences} sequences over its waiting room of {sequences}"
+    return None

@@ -114,13 +114,13 @@ class ClusterCore:
         if event.request_id in place.requests:
             raise InvalidTransition(f"request {event.request_id} arrived while it is {self._status(event.request_id)}")
         record = place.admit(event)
-        why = place.why_unservable(record)
-        if why is not None:
-            place.refuse(record, place.unavailable(why if place.fleet.num_open else NO_REPLICA))
-            return
         too_large = place.too_large(record)
         if too_large is not None:
             place.refuse(record, too_large)
+            return
+        why = place.why_unservable(record)
+        if why is not None:
+            place.refuse(record, place.unavailable(why if place.fleet.num_open else NO_REPLICA))
             return
         place.place_or_pend(record)
 

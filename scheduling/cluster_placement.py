@@ -24,11 +24,10 @@ from contracts.views import ReplicaView
 from scheduling.cluster_accuracy import Accuracy
 from scheduling.cluster_availability import (
     demanded_layout,
-    draining,
     may_fall_back,
     ways_to_serve,
+    why_request_unservable,
     why_too_large,
-    why_unservable,
 )
 from scheduling.cluster_decisions import DecisionRing
 from scheduling.cluster_fleet import Fleet
@@ -215,8 +214,7 @@ class Placement:
 
     def why_unservable(self, record: RequestRecord) -> str | None:
         """Why waiting cannot help the request: no replica is left that could serve it as demanded. Else None."""
-        layout = demanded_layout(record.asked.layout, self.config)
-        return why_unservable(self.fleet, layout, may_fall_back(record.asked, self.config), draining)
+        return why_request_unservable(self.fleet, record.asked, self.config)
 
     def too_large(self, record: RequestRecord) -> InvalidRequest | None:
         """Why no live replica could ever take the request, or None."""

@@ -10,7 +10,7 @@ from contracts.phase import Layout, Role
 from contracts.plan import FallbackKind
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_colocated import colocated_candidate, plan_colocated
-from scheduling.plan_disaggregated import NoPair, plan_disaggregated
+from scheduling.plan_disaggregated import NoPair, plan_disaggregated, why_never
 from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Load
 from scheduling.plan_phased import phased_candidate, plan_phased, room_objection
 from scheduling.plan_predict import prompt_prefill_s
@@ -32,26 +32,28 @@ def plan_request(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Cand
                 return as_settled(found)
             return _fall_back(ask, fleet, found.reason, found.unavailable, config)
         case Layout.PHASED:
-            if any_open(fleet.ring):
+            if any_able(ask, fleet.ring):
                 return plan_on_one(ask, fleet.ring, (), config)
-            return _fall_back(ask, fleet, "no alternating replica takes requests", FallbackKind.NO_REPLICA, config)
+            why = f"no alternating replica {_lacking(fleet.ring)}"
+            return _fall_back(ask, fleet, why, FallbackKind.NO_REPLICA, config)
         case Layout.COLOCATED:
-            if any_open(fleet.mixed):
+            if any_able(ask, fleet.mixed):
                 return plan_on_one(ask, (), fleet.mixed, config)
-            if any_open(fleet.decode) or any_open(fleet.prefill):
+            if any_able(ask, fleet.decode) or any_able(ask, fleet.prefill):
                 return plan_in_pools(ask, fleet, config)
-            return _fall_back(ask, fleet, "no mixed replica takes requests", FallbackKind.NO_REPLICA, config)
+            why = f"no mixed replica {_lacking(fleet.mixed)}"
+            return _fall_back(ask, fleet, why, FallbackKind.NO_REPLICA, config)
 
 
 def _free_choice(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | str:
     """Among all layouts: of those that meet both targets the one that costs the fleet least, else the least late.
 
-    Prefill and decode replicas serve requests whole only where nothing else is open, and only if the hand-off cannot
-    be had, or would miss targets (slow link) that computing in one place meets.
+    Prefill and decode replicas serve requests whole only where nothing else that is open could hold them, and only if
+    the hand-off cannot be had, or would miss targets (slow link) that computing in one place meets.
     """
     pools = bool(fleet.prefill or fleet.decode)
     found = _pair(ask, fleet, config) if pools else None
-    if any_open(fleet.ring) or any_open(fleet.mixed) or found is None:
+    if found is None or any_able(ask, fleet.ring) or any_able(ask, fleet.mixed):
         single = plan_on_one(ask, fleet.ring, fleet.mixed, config)
         if found is None:
             return single
@@ -112,7 +114,7 @@ def _fall_back(ask: Ask, fleet: FleetLoads, why: str, kind: FallbackKind, config
     if not ask.may_fall_back:
         return why
     found: Candidate | str = "no other replica"
-    if any_open(fleet.ring) or any_open(fleet.mixed):
+    if any_able(ask, fleet.ring) or any_able(ask, fleet.mixed):
         found = plan_on_one(ask, fleet.ring, fleet.mixed, config)
     elif ask.layout in {Layout.COLOCATED, Layout.PHASED}:
         pair = plan_disaggregated(ask, fleet, config)
@@ -141,9 +143,15 @@ def plan_in_pools(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Can
     return "; ".join(objections)
 
 
-def any_open(loads: Sequence[Load]) -> bool:
-    """Whether any of them takes requests."""
-    return any(load.closed is None for load in loads)
+def any_able(ask: Ask, loads: Sequence[Load]) -> bool:
+    """Whether any of them takes requests, and were it empty could take this one."""
+    return any(why_never(ask, load) is None for load in loads)
+
+
+def _lacking(loads: Sequence[Load]) -> str:
+    """What keeps a request from replicas none of which is able."""
+    open_now = any(load.closed is None for load in loads)
+    return "could ever hold the request" if open_now else "takes requests"
 
 
 def as_settled(found: Candidate | NoPair) -> Candidate | str:

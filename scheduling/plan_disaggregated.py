@@ -45,8 +45,8 @@ class NoPair(msgspec.Struct, frozen=True):
 def plan_disaggregated(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | NoPair:
     """The best pair with room: among those that meet both targets one of the cheapest, else the least late one."""
     for name, loads in (("prefill", fleet.prefill), ("decode", fleet.decode)):
-        if not any(_why_never(ask, load) is None for load in loads):
-            told = "; ".join(f"{load.replica_id}: {_why_never(ask, load)}" for load in loads[:FEW])
+        if not any(why_never(ask, load) is None for load in loads):
+            told = "; ".join(f"{load.replica_id}: {why_never(ask, load)}" for load in loads[:FEW])
             return NoPair(told or f"no {name} replica", FallbackKind.NO_REPLICA)
     if ask.no_handoff:
         return NoPair("its hand-off failed, and this is its last placement", FallbackKind.HANDOFF_FAILED)
@@ -163,7 +163,7 @@ def _best_of(found: Sequence[Candidate]) -> Candidate | None:
     return next(candidate for candidate in meeting if candidate.cost_s <= dearest)
 
 
-def _why_never(ask: Ask, load: Load) -> str | None:
+def why_never(ask: Ask, load: Load) -> str | None:
     """Why a replica cannot take its leg however much room it gets, or None."""
     if load.closed is not None:
         return load.closed
@@ -215,17 +215,21 @@ def _by_room(ask: Ask, takers: Sequence[Load]) -> Sequence[Load]:
 
 
 def _why_none(ask: Ask, fleet: FleetLoads) -> NoPair:
-    """Room is wanting on one side, or between all that have room the link."""
-    told: list[str] = []
-    sides = ((fleet.prefill, _giver_objection), (fleet.decode, _taker_objection))
-    judged = [[(load, objection(ask, load)) for load in loads] for loads, objection in sides]
-    for side in judged:
-        told += [f"{load.replica_id}: {why}" for load, why in side if why is not None]
-    givers, takers = ([load for load, why in side if why is None] for side in judged)
-    if not givers or not takers:
-        return NoPair("; ".join(told[:FEW]))
-    kind = FallbackKind.HANDOFF_FAILED if ask.avoid_pairs else FallbackKind.NO_LINK
-    return NoPair(_no_link(ask, fleet, givers, takers), None if told else kind)
+    """No two replicas that could ever take their legs have a link; or between those that have, room is wanting now."""
+    givers, takers = ([load for load in side if why_never(ask, load) is None] for side in (fleet.prefill, fleet.decode))
+    if not any(_may_pair(ask, fleet, giver, taker) for giver in givers for taker in takers):
+        kind = FallbackKind.HANDOFF_FAILED if ask.avoid_pairs else FallbackKind.NO_LINK
+        return NoPair(_no_link(ask, fleet, givers, takers), kind)
+    told = [(load, _giver_objection(ask, load)) for load in givers]
+    told += [(load, _taker_objection(ask, load)) for load in takers]
+    return NoPair("; ".join([f"{load.replica_id}: {why}" for load, why in told if why is not None][:FEW]))
+
+
+def _may_pair(ask: Ask, fleet: FleetLoads, giver: Load, taker: Load) -> bool:
+    """Whether a hand-off between the two may be planned at all."""
+    if (giver.replica_id, taker.replica_id) in ask.avoid_pairs:
+        return False
+    return not isinstance(usable_link(fleet, giver, taker), str)
 
 
 def _no_link(ask: Ask, fleet: FleetLoads, givers: Sequence[Load], takers: Sequence[Load]) -> str:
