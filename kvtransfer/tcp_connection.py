@@ -114,6 +114,7 @@ class PlainPipe:
     def _readable(self) -> None:
         connection = self._connection
         for _ in range(READS_PER_TURN):
+            missing = connection.reader.missing
             try:
                 count = self._sock.recvmsg_into(connection.reader.buffers())[0]
             except (BlockingIOError, InterruptedError):
@@ -126,6 +127,8 @@ class PlainPipe:
                 return
             if not connection.filled(count, self._loop.time()):
                 return
+            if count < missing:
+                break
         wakes_at = min(connection.reader.missing, WAKE_BYTES)
         if wakes_at != self._wakes_at:
             self._wakes_at = wakes_at
