@@ -1,8 +1,8 @@
 """vLLM's NixlConnector between two of its CPU servers, as it ships: what it reports of each transfer, and its CPU.
 
-Both servers are whole ones, so a transfer is measured by vLLM's own metrics (`vllm:nixl_*`), not by a client. The
-giver's CPU while the taker's request runs is the transfer's alone: it has nothing else to do. The taker computes two
-tokens besides, whose CPU is measured by a request without a transfer (its prompt too short for any) and taken off.
+Both servers are whole ones, so a transfer is measured by vLLM's own metrics (`vllm:nixl_*`), not by a client. CPU is that
+of a whole server while the taker's request runs: the giver's transfer and what it burns when idle, which has a column
+of its own; the taker computes two tokens besides, whose CPU is measured by a request without a transfer and taken off.
 """
 
 from __future__ import annotations
@@ -150,6 +150,7 @@ def vllm_connector(bench: Bench, vllm: Vllm, repeats: int = 3) -> None:
 
 def _measure(bench: Bench, giver: Server, taker: Server, repeats: int) -> None:
     _hand_over(giver, taker, 0)
+    time.sleep(2 * SETTLE_S)
     before = sum(server.cpu_s() for server in (giver, taker))
     time.sleep(SETTLE_S)
     idle = (sum(server.cpu_s() for server in (giver, taker)) - before) / SETTLE_S
