@@ -34,7 +34,7 @@ def chat_events(url: str, body: dict[str, Any], *, api_key: str | None, timeout_
                     raise ServerError(str(event["error"].get("message", event["error"])))
                 yield event
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ServerError(f"{url}: {error or type(error).__name__}") from error
+        raise ServerError(f"{url}: {str(error) or type(error).__name__}") from error
 
 
 def get_text(url: str, path: str, *, timeout_s: float = 5.0) -> str:
@@ -66,7 +66,7 @@ def _answered(method: str, url: str, path: str, body: dict[str, Any] | None, tim
     try:
         response = httpx.request(method, f"{url}{path}", json=body, timeout=timeout_s)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ServerError(f"{url}: {error or type(error).__name__}") from error
+        raise ServerError(f"{url}: {str(error) or type(error).__name__}") from error
     if response.status_code != 200:
         raise ServerError(f"{response.status_code}: {_message(response)}")
     return response

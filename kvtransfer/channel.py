@@ -34,6 +34,10 @@ TOUCH_SHARE = 0.05
 PINGS_PER_SILENCE = 5
 
 
+class ConnectionEnded(TransferError):
+    """Nothing comes any more: the peer closed the connection, or it broke."""
+
+
 class Channel:
     """An authenticated control connection. Made by `open_channel`; all methods on the transfer loop."""
 
@@ -132,16 +136,16 @@ class Channel:
 
 
 async def read_frame(reader: asyncio.StreamReader, max_bytes: int) -> bytes:
-    """The next frame. Raises `TransferError` when it is too long or the connection ends."""
+    """The next frame. Raises `TransferError` when it is too long, `ConnectionEnded` when there is none any more."""
     try:
         (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
         if length > max_bytes:
             raise TransferError(f"a frame of {length} bytes, at most {max_bytes} are allowed")
         return await reader.readexactly(length)
     except asyncio.IncompleteReadError as error:
-        raise TransferError("the peer closed the connection") from error
+        raise ConnectionEnded("the peer closed the connection") from error
     except OSError as error:
-        raise TransferError(f"the connection broke: {error}") from error
+        raise ConnectionEnded(f"the connection broke: {str(error) or type(error).__name__}") from error
 
 
 async def open_channel(
@@ -154,10 +158,13 @@ async def open_channel(
         await writer.drain()
 
     async def receive() -> bytes:
-        return await read_frame(reader, MAX_HANDSHAKE_MESSAGE_BYTES)
+        try:
+            return await read_frame(reader, MAX_HANDSHAKE_MESSAGE_BYTES)
+        except ConnectionEnded as error:  # a refused peer is not told why: what it may be has to be said here
+            raise TransferError(f"{error} in the handshake: are secret and TLS settings the same there?") from error
 
     try:
         await authenticate(handshake, send, receive)
     except OSError as error:
-        raise TransferError(f"the connection broke in the handshake: {error}") from error
+        raise TransferError(f"the connection broke in the handshake: {str(error) or type(error).__name__}") from error
     return Channel(reader, writer, handshake, silence_s)

@@ -60,7 +60,7 @@ class CmaTransport:
                     writer.close()
                     raise
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-            raise TransferError(f"no connection to {endpoint}: {error or type(error).__name__}") from error
+            raise TransferError(f"no connection to {endpoint}: {str(error) or type(error).__name__}") from error
         return CmaSender(reader, writer, self._silence_s)
 
     async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes) -> None:

@@ -79,7 +79,7 @@ class NixlTransport:
             raise TransferError(f"{endpoint} did not answer within {deadline_s:g} s") from None
         except (OSError, asyncio.IncompleteReadError) as error:
             await sender.close()
-            raise TransferError(f"cannot connect to {endpoint}: {error or type(error).__name__}") from error
+            raise TransferError(f"cannot connect to {endpoint}: {str(error) or type(error).__name__}") from error
         except BaseException:
             await sender.close()
             raise

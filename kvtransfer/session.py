@@ -209,7 +209,7 @@ async def open_session(dialling: Dialling, peer: Peer) -> Session:
         except TimeoutError:
             failures.append(f"{endpoint} did not answer within {dialling.deadline_s:g} s")
         except OSError as error:
-            failures.append(f"cannot connect to {endpoint}: {error}")
+            failures.append(f"cannot connect to {endpoint}: {str(error) or type(error).__name__}")
     else:
         raise TransferError("; ".join(failures) or "the peer has no data endpoint")
     session = Session(dialling, channel)

@@ -59,7 +59,7 @@ class TcpTransport:
         except TimeoutError:
             raise TransferError(f"{endpoint} did not answer within {deadline_s:g} s") from None
         except OSError as error:
-            raise TransferError(f"cannot connect to {endpoint}: {error}") from error
+            raise TransferError(f"cannot connect to {endpoint}: {str(error) or type(error).__name__}") from error
         finally:
             if not done:
                 if channel is not None:

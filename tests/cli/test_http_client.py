@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
+import httpx
 import pytest
 
 from cli.http_client import ServerError, chat_events, get_json, served_models
@@ -58,3 +59,12 @@ def test_a_stream_of_another_kind(answering: Any) -> None:
     answering.body = b"data: <html>\n\n"
     with pytest.raises(ServerError, match="not JSON"):
         list(chat_events(f"http://127.0.0.1:{answering.server_port}", {}, api_key=None, timeout_s=5))
+
+
+def test_an_error_without_text_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object, **__: object) -> httpx.Response:
+        raise httpx.ReadError("")
+
+    monkeypatch.setattr(httpx, "request", breaks)
+    with pytest.raises(ServerError, match="ReadError"):
+        get_json("http://127.0.0.1:1", "/")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from contracts.errors import ProtocolError
 from contracts.kv import Fingerprint, KVLayout
 from kvtransfer import wire
-from kvtransfer.channel import read_frame
+from kvtransfer.channel import ConnectionEnded, read_frame
 from kvtransfer.protocol import TransferError
 
 LAYOUT = KVLayout(num_layers=2, num_kv_heads=3, head_dim=5, block_size=16, dtype="bfloat16")
@@ -77,6 +77,13 @@ def test_slots_are_named_by_real_ticket_ids_only(ticket_id: str) -> None:
 def test_a_ticket_name_does_not_tell_the_ticket() -> None:
     assert wire.ticket_name(TICKET) != wire.slot_id(TICKET)
     assert len({wire.ticket_name(f"{i:032x}") for i in range(1000)}) == 1000
+
+
+async def test_a_broken_connection_is_named_though_its_error_has_no_text() -> None:
+    reader = asyncio.StreamReader()
+    reader.set_exception(ConnectionResetError())
+    with pytest.raises(ConnectionEnded, match="ConnectionResetError"):
+        await read_frame(reader, 100)
 
 
 async def test_frames_are_bounded() -> None:
