@@ -34,7 +34,6 @@ class KVTicket(msgspec.Struct, frozen=True, kw_only=True):
     `ticket_id`: 32 hexadecimal digits that nobody can guess. `num_tokens` is the number of tokens whose KV the
     sequence needs (all its tokens when the ticket was issued); the receiver holds the first `skip_tokens` of them
     already (a multiple of its `block_size`), so `blocks` are its blocks of tokens `skip_tokens` to `num_tokens - 1`.
-    `lease_s`: how long the receiver keeps them without a sign of life.
     """
 
     ticket_id: str
@@ -44,7 +43,6 @@ class KVTicket(msgspec.Struct, frozen=True, kw_only=True):
     skip_tokens: int
     blocks: tuple[int, ...]
     block_size: int
-    lease_s: float
 
 
 class PrefillLeg(msgspec.Struct, frozen=True, kw_only=True, tag="prefill"):

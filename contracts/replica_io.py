@@ -223,7 +223,6 @@ class ReserveKV(msgspec.Struct, frozen=True, kw_only=True):
     num_tokens: int
     skip_tokens: int
     blocks: tuple[int, ...]
-    lease_s: float
 
 
 class SendKV(msgspec.Struct, frozen=True, kw_only=True):

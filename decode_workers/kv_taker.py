@@ -22,7 +22,6 @@ def issue_ticket(reserve: ReserveKV, ticket_id: str, receiver: ReplicaIdentity) 
         skip_tokens=reserve.skip_tokens,
         blocks=reserve.blocks,
         block_size=receiver.fingerprint.layout.block_size,
-        lease_s=reserve.lease_s,
     )
 
 

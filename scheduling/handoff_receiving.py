@@ -61,7 +61,6 @@ def _reserve(state: ReplicaState, sequence: Sequence, cached: list[int], now: fl
             num_tokens=len(sequence.tokens),
             skip_tokens=sequence.num_computed,
             blocks=blocks,
-            lease_s=lease_s,
         )
     )
 

@@ -21,7 +21,6 @@ from kvtransfer.ucx_settings import UcxSettings
 START_S = 20.0
 LINK_S = 30.0
 HANDOFF_S = 120.0
-LEASE_S = 60.0
 CLOSE_S = 5.0
 BLOCK_SIZE = 16
 TAKER_ID, GIVER_ID = "taker", "giver"
@@ -140,7 +139,6 @@ class ServiceEnd(PoolEnd):
             skip_tokens=0,
             blocks=tuple(table),
             block_size=block_size,
-            lease_s=LEASE_S,
         )
         self._ticket_id = ticket.ticket_id
         self._service.reserve(ticket, GIVER_ID)

@@ -45,10 +45,10 @@ ME = ReplicaIdentity(
     max_waiting=8,
 )
 REPORT = HandoffReport(num_bytes=1, transfer_s=1.0, exposed_s=0.0, transport="tcp", prefill_replica_id="p")
-RESERVE = ReserveKV(request_id="a#1", prefill_replica_id="p", num_tokens=40, skip_tokens=16, blocks=(5, 9), lease_s=2.0)
+RESERVE = ReserveKV(request_id="a#1", prefill_replica_id="p", num_tokens=40, skip_tokens=16, blocks=(5, 9))
 TICKET = KVTicket(
     ticket_id="ab" * 16, receiver_id="d", receiver_incarnation="x", num_tokens=20, skip_tokens=0, blocks=(1, 2),
-    block_size=16, lease_s=2.0,
+    block_size=16,
 )  # fmt: skip
 SEND = SendKV(request_id="a#1", ticket=TICKET, blocks=(3, 4), ready_tokens=0)
 

@@ -14,7 +14,7 @@ from replica.intake import wrong_leg, wrong_request
 
 TICKET = KVTicket(
     ticket_id="0123456789abcdef" * 2, receiver_id="d", receiver_incarnation="x", num_tokens=40, skip_tokens=16,
-    blocks=(5, 9), block_size=16, lease_s=2.0,
+    blocks=(5, 9), block_size=16,
 )  # fmt: skip
 DECODE = DecodeLeg(prefill_replica_id="p", expected_s=1.0, link_bytes_per_s=1e9)
 

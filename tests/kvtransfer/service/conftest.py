@@ -145,7 +145,6 @@ class Rig:
             skip_tokens=skip_tokens,
             blocks=blocks,
             block_size=taker.fingerprint.layout.block_size,
-            lease_s=10.0,
         )
 
     def compute(self, giver: Replica, ticket: KVTicket, start: int, chunk: int) -> None:

@@ -63,7 +63,6 @@ class DataPlane:
             skip_tokens=0,
             blocks=(0,),
             block_size=16,
-            lease_s=5.0,
         )
         self.slots[ticket.ticket_id] = asyncio.get_running_loop().create_future()
         return ticket

@@ -199,7 +199,6 @@ class PairLab:
             skip_tokens=action.skip_tokens,
             blocks=action.blocks,
             block_size=self.d.layout.block_size,
-            lease_s=action.lease_s,
         )
 
     def _to(self, lab: Lab, event: Told) -> None:

@@ -136,8 +136,7 @@ def test_a_row_that_fails_on_the_sender_stops_only_its_own_transfer(pair_lab: An
 def test_a_receiver_without_a_sign_of_life_gives_up_after_its_lease(pair_lab: Any) -> None:
     pair = pair_lab()
     record = pair.arrive("a", 30, expected_s=1.0, rate=1e6)
-    (reserve,) = actions(pair.d, ReserveKV)
-    assert reserve.lease_s == pytest.approx(3.0 * (1.0 + 32 * 512 / 1e6))
+    assert pair.d.core.state.receiving["a"].lease_terms[0] == pytest.approx(3.0 * (1.0 + 32 * 512 / 1e6))
     pair.queue.clear()
     pair.wait(2.9)
     assert record.finish is None
@@ -157,7 +156,7 @@ def test_a_receiver_without_a_sign_of_life_gives_up_after_its_lease(pair_lab: An
 def test_leases_have_bounds(pair_lab: Any, expected_s: float, rate: float, lease_s: float) -> None:
     pair = pair_lab()
     pair.arrive("a", 30, expected_s=expected_s, rate=rate)
-    assert actions(pair.d, ReserveKV)[0].lease_s == lease_s
+    assert pair.d.core.state.receiving["a"].lease_terms[0] == lease_s
     pair.finish()
 
 
@@ -251,7 +250,6 @@ def test_a_ticket_for_another_length_is_refused(replica_lab: Any) -> None:
         skip_tokens=0,
         blocks=(0, 1, 2),
         block_size=4,
-        lease_s=2.0,
     )
     lab.arrive("a", 10, leg=PrefillLeg(ticket=ticket))
     assert lab.refused["a"].param == "leg"
