@@ -46,6 +46,7 @@ async def data_plane(
     settings = msgspec.structs.replace(config.transfer, enabled=True)
     me = (identity.replica_id, identity.incarnation, identity.fingerprint)
     service = TransferService(settings, me, memory, engine.num_blocks, inbox.put)
+    endpoints: tuple[str, ...] = ()
     try:
         endpoints = await _started(service)
         log.info("replica %s moves KV: %s", identity.replica_id, service.describe())
@@ -54,7 +55,8 @@ async def data_plane(
         handoffs = Handoffs(service, giver, identity)
         yield identity, Transfer(giver, handoffs, inbox, lambda: service.running)
     finally:
-        log.info("replica %s moved KV: %s; %s", config.replica_id, service.describe(), service.counters)
+        if endpoints:
+            log.info("replica %s moved KV: %s; %s", config.replica_id, service.describe(), service.counters)
         if inbox.dropped:
             log.warning("replica %s: %d words of the data plane came faster than they were read", me[0], inbox.dropped)
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -215,3 +217,14 @@ async def test_an_engine_whose_kv_cannot_be_sent_is_refused_at_the_start() -> No
     with pytest.raises(ConfigError, match="cuda:0"):
         async with data_plane(config, OnDevice(), identity_of("p")):
             pass
+
+
+async def test_a_data_plane_that_does_not_start_says_so_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, caplog.at_level(logging.INFO):
+        port = other.getsockname()[1]
+        transfer = TransferConfig(secret="only for this test", transport="tcp", host="127.0.0.1", port=port)
+        config = ReplicaConfig(replica_id="p", role=Role.PREFILL, transfer=transfer)
+        with pytest.raises(ConfigError, match=f"does not start: cannot listen on 127.0.0.1:{port}"):
+            async with data_plane(config, FakeEngine(SPEC, LAYOUT, NUM_BLOCKS), identity_of("p")):
+                pass
+    assert not [record for record in caplog.records if record.name.startswith("phaseserve.replica")]
