@@ -26,6 +26,7 @@ from engine.config import EngineConfig
 PROMPT_TOKENS = (40, 256, 700)
 OUTPUT_TOKENS = 24
 STOP_S = 60.0
+MEASURED_S = 10.0
 TIMEOUT_S = 120.0
 PREFILL, DECODE = "r0", "r1"
 WISH = {"layout": "disaggregated", "on_unavailable": "fail"}
@@ -162,9 +163,22 @@ def _settled(server: Deployment, before: Moved, num_bytes: int) -> Moved:
     return moved
 
 
+def _measured_rate(server: Deployment) -> float:
+    """Bytes per second of the link, once it was measured (an idle link soon is); 0 when it was not in time."""
+    deadline = time.monotonic() + MEASURED_S
+    while True:
+        rate = server.metric("phaseserve_link_bytes_per_second", replica=PREFILL, peer=DECODE)
+        if rate > 0 or time.monotonic() > deadline:
+            return rate
+        time.sleep(0.1)
+
+
 def _show_links(findings: Findings, server: Deployment, num_asked: int) -> None:
-    rate = server.metric("phaseserve_link_bytes_per_second", replica=PREFILL, peer=DECODE)
-    findings.ok(f"link {PREFILL} to {DECODE}", f"{rate / 1e9:.3f} GB/s measured")
+    rate = _measured_rate(server)
+    if rate > 0:
+        findings.ok(f"link {PREFILL} to {DECODE}", f"{rate / 1e9:.3f} GB/s measured")
+    else:
+        findings.note(f"link {PREFILL} to {DECODE}", "its rate was not measured yet")
     for line in server.lines:
         if "link to" in line or "moves KV" in line:
             findings.ok("transport", line.split("| ")[-1].removeprefix("INFO "))
