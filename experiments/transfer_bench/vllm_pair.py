@@ -1,8 +1,9 @@
 """vLLM's NixlConnector between two of its CPU servers, as it ships: what it reports of each transfer, and its CPU.
 
-Both servers are whole ones, so a transfer is measured by vLLM's own metrics (`vllm:nixl_*`), not by a client. CPU is that
-of a whole server while the taker's request runs: the giver's transfer and what it burns when idle, which has a column
-of its own; the taker computes two tokens besides, whose CPU is measured by a request without a transfer and taken off.
+Both servers are whole ones, so a transfer is measured by vLLM's own metrics (`vllm:nixl_*`), not by a client. CPU is
+that of a whole server while the taker's request runs: the giver's transfer and what it burns when idle, which has a
+column of its own. The taker computes two tokens besides, whose CPU is measured by a request without a transfer and
+taken off.
 """
 
 from __future__ import annotations
