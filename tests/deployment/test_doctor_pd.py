@@ -25,6 +25,7 @@ def test_the_doctor_proves_that_kv_moved(tiny_model: Path) -> None:
     assert "all is well" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_doctor_says_when_it_does_not(tiny_model: Path) -> None:
     """A transport that reaches no other process: the replicas never find a link."""
     done = doctor(tiny_model, "--set", "transfer.transport=loopback")

@@ -244,7 +244,7 @@ def test_the_start_says_transport_device_and_rate(start: Any) -> None:
         assert any("link to r1: " in line and " over " in line for line in server.log)
 
 
-@pytest.mark.parametrize("cache", ["true", "false"])
+@pytest.mark.parametrize("cache", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_two_and_two_answer_what_one_answers(start: Any, tiny_model: Path, oracle: Any, cache: str) -> None:
     prompts = [prompt_of(length, salt=9) for length in LENGTHS]
     want = [oracle.text(prompt, max_tokens=24, ignore_eos=True) for prompt in prompts]
