@@ -191,7 +191,7 @@ def _held() -> tuple[int, int]:
     return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
 
 
-@pytest.fixture(params=["loopback", "tcp"])
+@pytest.fixture(params=[pytest.param("loopback", marks=pytest.mark.slow), "tcp"])
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     """Over the in-memory transport and over TCP."""
     yield from _rig(request.param)
