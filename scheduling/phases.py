@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 
-from contracts.handoff import PrefillLeg
 from contracts.phase import Phase, Role
 from scheduling.admission import uncached
 from scheduling.prefill_picks import PrefillGrant, is_urgent
@@ -30,20 +29,19 @@ def decode_shape(state: ReplicaState) -> StepShape:
 def separate_grants(state: ReplicaState, now: float) -> list[PrefillGrant]:
     """What a replica whose steps hold one phase may prefill next; decode if none of it is used.
 
-    A decode replica is an alternating one whose lease never ends: what is computed there (a fallback, a preempted
-    sequence) waits for the slack of its streams and nothing else. So is a prefill replica as long as nobody waits for
-    its KV; while somebody does, it prefills whenever it can, and the streams of whole requests that it was sent get a
-    step each `max_gap_s`.
+    A prefill replica prefills whenever it can; the streams of whole requests that it was sent get a step each
+    `max_gap_s`. A decode replica is an alternating one whose lease never ends: what is computed there (a fallback, a
+    preempted sequence) waits for the slack of its streams and nothing else.
     """
     config, clock = state.config, state.clock
     if not _could_prefill(state):
         return []
     if not state.decoding:
         return [PrefillGrant(math.inf, config.max_chunk)]
-    if state.role is Role.PREFILL and _any_to_hand_over(state):
+    if state.role is Role.PREFILL:
         starved = clock.starved_since is not None and now - clock.starved_since >= config.max_gap_s
         return [] if starved else [PrefillGrant(math.inf, config.max_chunk)]
-    leased = state.role is not Role.ALTERNATING or clock.lease_until > now
+    leased = state.role is Role.DECODE or clock.lease_until > now
     urgent = _any_urgent(state, now)
     if not (leased or urgent):
         return []
@@ -164,11 +162,6 @@ def _least_prefill_s(state: ReplicaState, worthwhile: int) -> float:
 def _could_prefill(state: ReplicaState) -> bool:
     """Cheap and necessary: a started prompt, or a waiting one and a free slot."""
     return bool(state.prefilling or (state.waiting and state.num_running < state.config.max_running))
-
-
-def _any_to_hand_over(state: ReplicaState) -> bool:
-    unfinished = (*state.prefilling.values(), *state.waiting.values())
-    return any(isinstance(s.request.leg, PrefillLeg) for s in unfinished)
 
 
 def _any_urgent(state: ReplicaState, now: float) -> bool:

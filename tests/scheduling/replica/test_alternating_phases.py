@@ -212,20 +212,6 @@ def test_a_decode_replica_prefills_in_the_slack_of_its_streams(replica_lab: Lab)
     assert max(lab.got["stream"].gaps_s) < 1.0
 
 
-def test_a_prefill_replica_without_hand_offs_spares_its_streams(replica_lab: Lab) -> None:
-    """Its link is too slow to hand over: it serves whole requests, like a decode replica."""
-    lab = replica_lab(Role.PREFILL, num_blocks=400)
-    lab.arrive("stream", 8, 900, slo=Slo(tpot_s=0.015))
-    lab.step()
-    lab.arrive("p", 600)
-    lab.step()
-    assert phase_of(lab) is Phase.DECODE
-    lab.send(ClientGone("stream"))
-    lab.step()
-    assert phase_of(lab) is Phase.PREFILL
-    lab.finish()
-
-
 def test_a_whole_request_on_a_prefill_replica_gets_a_step_each_gap(replica_lab: Lab) -> None:
     lab = streaming(replica_lab, role=Role.PREFILL, max_gap_s=0.2, max_chunk=64)
     for index in range(20):
