@@ -4,8 +4,8 @@ The sending side calls `order` with what works in its process and the endpoints 
 the first candidate that passes its self-test, and asks `refusal` before it uses it.
 
 Order of `auto`: `cma` on one host (one copy by the kernel, no network), where this host has RDMA `nixl` and `ucx`, then
-`tcp`. Over TCP neither UCX library was faster than plain sockets, and both cost more per byte (`transfer_bench`), so
-without RDMA they are not even loaded. `loopback` only when asked for by name.
+`tcp`. Over TCP both were slower than `tcp` and cost more per byte (`transfer_bench`), so without RDMA they are not even
+loaded. `loopback` only when asked for by name.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ _MAX_PIECES = 1 << 16
 BYE = (1 << 64) - 1
 _INLINE_BYTES = 128 << 10  # a smaller copy takes less time than a worker thread's answer
 _HELLO_DEADLINE_S = 5.0
+MAX_CONNECTIONS = 256  # a pair needs two (pool and scratch); more are shown out before they say anything
 
 
 def peer_pid(writer: asyncio.StreamWriter) -> int:
@@ -88,7 +89,7 @@ class CmaReceiver:
         self._copier.shutdown(wait=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._closed:
+        if self._closed or len(self._connections) >= MAX_CONNECTIONS:
             writer.close()
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
