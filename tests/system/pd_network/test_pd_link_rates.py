@@ -43,6 +43,7 @@ def within(pair: Any, wire_rate: float, share: float) -> bool:
     return measured is not None and abs(measured / pair.payload_rate(wire_rate) - 1.0) <= share
 
 
+@pytest.mark.slow
 def test_ten_mbit_and_then_nothing(pair: Any) -> None:
     """The first request takes as long as its bytes do. The second one's deadline follows from them, and is said."""
     slow(pair, 10)
