@@ -7,8 +7,9 @@ from typing import Literal
 import msgspec
 
 from contracts.errors import ErrorInfo
-from contracts.phase import Layout
+from contracts.phase import Layout, Role
 from contracts.plan import Outcome, Plan
+from contracts.prefixes import PrefixChange, PromptPrefix
 from contracts.request import Slo
 from contracts.views import ReplicaIdentity, ReplicaView
 
@@ -45,7 +46,9 @@ class ClientRequestArrived(msgspec.Struct, frozen=True, kw_only=True):
     """A validated client request. `num_sequences` is its `n`; all of them are placed together.
 
     `layout` forces one layout (None: the deployment's own setting); `on_unavailable` says what happens when a forced
-    or chosen hand-off cannot be had ("fail" or "colocate", None: the deployment's setting).
+    or chosen hand-off cannot be had ("fail" or "colocate", None: the deployment's setting). `key` names whose fair
+    share the request is taken from (empty: the common one). `prefix` names the prompt's full blocks, by which replicas
+    that hold some of them are known.
     """
 
     request_id: str
@@ -56,6 +59,8 @@ class ClientRequestArrived(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     layout: Layout | None = None
     on_unavailable: OnUnavailable | None = None
+    key: str = ""
+    prefix: PromptPrefix | None = None
 
 
 class FirstTokenSent(msgspec.Struct, frozen=True):
@@ -105,6 +110,28 @@ class ClientLeft(msgspec.Struct, frozen=True):
     request_id: str
 
 
+class PrefixesChanged(msgspec.Struct, frozen=True):
+    """What a replica's prefix cache holds is different now."""
+
+    replica_id: str
+    incarnation: str
+    change: PrefixChange
+
+
+class RoleRequested(msgspec.Struct, frozen=True):
+    """An operator wants a replica to have this role. `pinned`: the fleet planner leaves it alone from now on."""
+
+    replica_id: str
+    role: Role
+    pinned: bool = True
+
+
+class ReplicaDrainRequested(msgspec.Struct, frozen=True):
+    """An operator wants a replica to leave the fleet once what runs there has ended."""
+
+    replica_id: str
+
+
 class TimePassed(msgspec.Struct, frozen=True):
     """Sent a few times a second: leases are extended, pending requests tried again or expired."""
 
@@ -120,6 +147,9 @@ ClusterEvent = (
     | RequestRefused
     | RequestEnded
     | ClientLeft
+    | PrefixesChanged
+    | RoleRequested
+    | ReplicaDrainRequested
     | TimePassed
 )
 
@@ -168,4 +198,35 @@ class RefuseRequest(msgspec.Struct, frozen=True):
     error: ErrorInfo
 
 
-ClusterAction = Dispatch | DispatchPrefill | GrantLease | RevokeLease | CancelOn | RefuseRequest
+class SetRole(msgspec.Struct, frozen=True):
+    """Tell a replica to have another role from now on (repeated until its view says that it has it)."""
+
+    replica_id: str
+    role: Role
+
+
+class DrainReplica(msgspec.Struct, frozen=True):
+    """Tell a replica to accept nothing new, finish what it has, and leave."""
+
+    replica_id: str
+
+
+class ProposeReplicas(msgspec.Struct, frozen=True):
+    """The fleet would do better with `change` more replicas (fewer, when negative), for `reason`. Whoever can start and
+    stop replicas may follow it; a replica that is to go is drained with `DrainReplica` first."""
+
+    change: int
+    reason: str
+
+
+ClusterAction = (
+    Dispatch
+    | DispatchPrefill
+    | GrantLease
+    | RevokeLease
+    | CancelOn
+    | RefuseRequest
+    | SetRole
+    | DrainReplica
+    | ProposeReplicas
+)

@@ -41,6 +41,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     `replica_id` is where it decodes; `prefill_replica_id` is set when it is computed elsewhere (disaggregated).
     `fallback` says why the layout that was asked for could not be had, None when nothing was given up, and
     `fallback_kind` which of the few reasons that is.
+    `macro_instance` is the one whose turn it was (phased). `cached_tokens` of the prompt are expected in its cache.
     `handoff_expected_s` is what `DecodeLeg.expected_s` wants: queue, prefill and exposed transfer, from now on.
     """
 
@@ -52,6 +53,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     fallback: str | None = None
     fallback_kind: FallbackKind | None = None
     handoff_expected_s: float = 0.0
+    macro_instance: str | None = None
+    cached_tokens: int = 0
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,3 +78,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan | None
     refusal: str | None = None
     outcome: Outcome | None = None
+
+
+class FleetDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision about the fleet itself: a role, a macro instance split, merged or left, a size proposed.
+
+    `reason` is one sentence with the numbers that decided, `numbers` those numbers by name (unit in the name).
+    """
+
+    at_s: float
+    kind: str
+    reason: str
+    replica_id: str | None = None
+    numbers: dict[str, float] = {}

@@ -7,6 +7,7 @@ import msgspec
 from contracts.batch import Batch, PromptLogprobs, StepResult, TokenLogprobs
 from contracts.errors import ErrorInfo
 from contracts.handoff import HandoffReport, KVTicket
+from contracts.phase import Role
 from contracts.request import FinishReason, Request
 
 
@@ -48,6 +49,13 @@ class LeaseRevoked(msgspec.Struct, frozen=True):
 
 class DrainRequested(msgspec.Struct, frozen=True):
     """Accept nothing new, finish what is here, then say so."""
+
+
+class RoleAssigned(msgspec.Struct, frozen=True):
+    """The cluster gives this replica another role. Streams that run already keep what they were promised: until they
+    have ended (`ReplicaView.guarded` counts them) no prefill may take more of their time than their slack."""
+
+    role: Role
 
 
 class KVArriving(msgspec.Struct, frozen=True):
@@ -146,6 +154,7 @@ ReplicaEvent = (
     | LeaseGranted
     | LeaseRevoked
     | DrainRequested
+    | RoleAssigned
     | KVArriving
     | KVReceived
     | KVLost

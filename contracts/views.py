@@ -58,6 +58,7 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     `receiving` sequences wait for their KV (blocks reserved, counted in `running`), `sending` ones have been computed
     and hold their blocks until the receiver has all of them. `handoffs_*`, `kv_bytes_*` and `checksum_errors` count
     since the start. `links` are this replica's links to the peers it may send to.
+    `guarded` streams began under an earlier role and are still protected by their slack, whatever the role now.
     `steps_done` moves while the engine makes progress; `step_age_s` is how long the step in flight has run.
     """
 
@@ -96,4 +97,5 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_in: int = 0
     kv_bytes_out: int = 0
     checksum_errors: int = 0
+    guarded: int = 0
     links: tuple[LinkView, ...] = ()

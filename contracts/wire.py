@@ -10,11 +10,13 @@ import msgspec
 
 from contracts.errors import ErrorInfo, ProtocolError
 from contracts.handoff import KVTicket, Peer
+from contracts.phase import Role
+from contracts.prefixes import PrefixChange
 from contracts.replica_io import SequenceOutput
 from contracts.request import Request
 from contracts.views import ReplicaIdentity, ReplicaView
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -50,6 +52,12 @@ class Drain(_Message, frozen=True):
     """Router to replica: accept nothing new, finish, then `Goodbye`."""
 
 
+class Assign(_Message, frozen=True):
+    """Router to replica: have this role from now on. Idempotent; the next views say which one it has."""
+
+    role: Role
+
+
 class Ping(_Message, frozen=True):
     """Router to replica, every heartbeat interval: a replica cancels the work of a router that falls silent."""
 
@@ -62,7 +70,7 @@ class Peers(_Message, frozen=True):
     peers: tuple[Peer, ...]
 
 
-RouterMessage = Hello | Submit | Cancel | Lease | Drain | Ping | Peers
+RouterMessage = Hello | Submit | Cancel | Lease | Drain | Assign | Ping | Peers
 
 
 class Welcome(_Message, frozen=True):
@@ -99,13 +107,20 @@ class Reserved(_Message, frozen=True):
     ticket: KVTicket
 
 
+class Prefixes(_Message, frozen=True):
+    """Replica to router: how its prefix cache changed since the last such message on this connection (the first one
+    says everything, with `restart`)."""
+
+    change: PrefixChange
+
+
 class Goodbye(_Message, frozen=True):
     """Replica to router: drained or stopping; no message follows."""
 
     reason: str
 
 
-ReplicaMessage = Welcome | Heartbeat | Outputs | Refused | Reserved | Goodbye
+ReplicaMessage = Welcome | Heartbeat | Outputs | Refused | Reserved | Prefixes | Goodbye
 
 _encoder = msgspec.msgpack.Encoder()
 _router_decoder = msgspec.msgpack.Decoder(RouterMessage)

@@ -7,16 +7,14 @@ from typing import Literal, get_args
 import msgspec
 
 from contracts.cluster_io import OnHandoffFailure, OnUnavailable
-from contracts.errors import ConfigError
+from scheduling.config_checks import require
+from scheduling.fairness_config import FairnessConfig
+from scheduling.macro_config import MacroConfig
+from scheduling.planner_config import PlannerConfig
 
 SlackRule = Literal["min", "quantile", "mean", "max"]
 BudgetPolicy = Literal["deadline", "fixed"]
 LayoutPolicy = Literal["auto", "colocated", "phased", "disaggregated"]
-
-
-def _require(holds: bool, name: str, rule: str) -> None:
-    if not holds:
-        raise ConfigError(f"{name} {rule}", param=name)
 
 
 class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,25 +78,25 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             *("max_running", "max_waiting", "max_waiting_tokens", "fixed_tokens", "min_chunk", "chunk_multiple"),
             *("max_receiving", "link_sample_min_bytes", "link_probe_min_bytes"),
         ):
-            _require(getattr(self, name) >= 1, name, "must be at least 1")
-        _require(self.kv_lease_factor >= 1.0, "kv_lease_factor", "must be at least 1")
-        _require(self.kv_lease_max_s >= self.kv_lease_min_s, "kv_lease_max_s", "must be at least kv_lease_min_s")
-        _require(
+            require(getattr(self, name) >= 1, name, "must be at least 1")
+        require(self.kv_lease_factor >= 1.0, "kv_lease_factor", "must be at least 1")
+        require(self.kv_lease_max_s >= self.kv_lease_min_s, "kv_lease_max_s", "must be at least kv_lease_min_s")
+        require(
             self.link_probe_max_bytes >= self.link_probe_min_bytes,
             "link_probe_max_bytes",
             "must be at least link_probe_min_bytes",
         )
-        _require(self.max_chunk >= self.min_chunk, "max_chunk", "must be at least min_chunk")
-        _require(self.max_preemptions >= 0, "max_preemptions", "must not be negative")
+        require(self.max_chunk >= self.min_chunk, "max_chunk", "must be at least min_chunk")
+        require(self.max_preemptions >= 0, "max_preemptions", "must not be negative")
         for name in ("slack_quantile", "output_reserve_quantile", "margin_quantile"):
-            _require(0.0 <= getattr(self, name) <= 1.0, name, "must be between 0 and 1")
+            require(0.0 <= getattr(self, name) <= 1.0, name, "must be between 0 and 1")
         for name in (
             *("overdue_after", "aged_after", "max_gap_s", "kv_lease_min_s", "link_half_life_s", "link_stale_s"),
             *("link_probe_s", "link_probe_gap_s", "link_probe_deadline_s"),
         ):
-            _require(getattr(self, name) > 0.0, name, "must be positive")
-        _require(0.0 < self.overdraft_share < 1.0, "overdraft_share", "must be between 0 and 1")
-        _require(0.5 <= self.predictor_forgetting <= 1.0, "predictor_forgetting", "must be between 0.5 and 1")
+            require(getattr(self, name) > 0.0, name, "must be positive")
+        require(0.0 < self.overdraft_share < 1.0, "overdraft_share", "must be between 0 and 1")
+        require(0.5 <= self.predictor_forgetting <= 1.0, "predictor_forgetting", "must be between 0.5 and 1")
 
 
 class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,23 +151,26 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     aged_after: float = 2.0
     prefill_chunk: int = 512
     decisions_kept: int = 1024
+    macro: MacroConfig = MacroConfig()
+    planner: PlannerConfig = PlannerConfig()
+    fairness: FairnessConfig = FairnessConfig()
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
         for name in ("max_pending", "max_dispatches", "pending_tries", "prefill_chunk", "decisions_kept"):
-            _require(getattr(self, name) >= 1, name, "must be at least 1")
+            require(getattr(self, name) >= 1, name, "must be at least 1")
         for name in (
             *("max_pending_s", "pending_deadline_s", "first_token_deadline_s", "lease_s", "view_stale_s"),
             *("step_stuck_s", "retry_after_s", "aged_after", "link_unmeasured_bytes_per_s"),
         ):
-            _require(getattr(self, name) > 0.0, name, "must be positive")
+            require(getattr(self, name) > 0.0, name, "must be positive")
         for name in ("link_caution", "link_spread_per_s", "link_cost"):
-            _require(getattr(self, name) >= 0.0, name, "must not be negative")
-        _require(self.layout in get_args(LayoutPolicy), "layout", f"must be one of {', '.join(get_args(LayoutPolicy))}")
-        _require(self.on_unavailable in get_args(OnUnavailable), "on_unavailable", "must be fail or colocate")
+            require(getattr(self, name) >= 0.0, name, "must not be negative")
+        require(self.layout in get_args(LayoutPolicy), "layout", f"must be one of {', '.join(get_args(LayoutPolicy))}")
+        require(self.on_unavailable in get_args(OnUnavailable), "on_unavailable", "must be fail or colocate")
         known = get_args(OnHandoffFailure)
-        _require(self.on_handoff_failure in known, "on_handoff_failure", "must be recompute or fail")
-        _require(self.view_dead_s >= self.view_stale_s, "view_dead_s", "must be at least view_stale_s")
-        _require(0.0 < self.forced_share <= 1.0, "forced_share", "must be above 0 and at most 1")
+        require(self.on_handoff_failure in known, "on_handoff_failure", "must be recompute or fail")
+        require(self.view_dead_s >= self.view_stale_s, "view_dead_s", "must be at least view_stale_s")
+        require(0.0 < self.forced_share <= 1.0, "forced_share", "must be above 0 and at most 1")
         for name in ("slack_quantile", "output_reserve_quantile"):
-            _require(0.0 <= getattr(self, name) <= 1.0, name, "must be between 0 and 1")
+            require(0.0 <= getattr(self, name) <= 1.0, name, "must be between 0 and 1")

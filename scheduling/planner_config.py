@@ -1,0 +1,30 @@
+"""What can be set about the fleet planner, which gives replicas their roles."""
+
+from __future__ import annotations
+
+import msgspec
+
+from scheduling.config_checks import require
+
+
+class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fleet planner (design §6). Times in seconds. Off, roles change only on demand.
+
+    Every `every_s` the best role mix is computed from the last `window_s` of arrivals. It is approached when it would
+    carry `gain` times what the present one does (1.2: a fifth more), in `confirm` evaluations in a row, one replica at
+    a time, at least `change_every_s` apart.
+    """
+
+    enabled: bool = False
+    every_s: float = 2.0
+    window_s: float = 15.0
+    gain: float = 1.2
+    confirm: int = 2
+    change_every_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`, naming the setting."""
+        for name in ("every_s", "window_s", "change_every_s"):
+            require(getattr(self, name) > 0.0, f"planner.{name}", "must be positive")
+        require(self.gain >= 1.0, "planner.gain", "must be at least 1")
+        require(self.confirm >= 1, "planner.confirm", "must be at least 1")
