@@ -27,7 +27,7 @@ from contracts.cluster_io import (
     ViewReported,
 )
 from contracts.errors import DeadlineExceeded, HandoffFailed, InvalidTransition, Overloaded, Unavailable, error_from
-from contracts.plan import Decision
+from contracts.plan import Decision, FleetDecision
 from scheduling.cluster_availability import NO_REPLICA, demanded_layout, still_connecting, why_unservable
 from scheduling.cluster_leases import renew_leases
 from scheduling.cluster_placement import Placement
@@ -87,6 +87,10 @@ class ClusterCore:
     def decisions(self) -> tuple[Decision, ...]:
         """The last decisions, newest first, each with its prediction and, once there is one, its outcome."""
         return self.placement.decisions.newest_first()
+
+    def fleet_decisions(self) -> tuple[FleetDecision, ...]:
+        """The last decisions about the fleet itself, newest first, each with its reason and the numbers."""
+        return self.placement.fleet_decisions.newest_first()
 
     @property
     def pending_count(self) -> int:

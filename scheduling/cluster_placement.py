@@ -37,6 +37,7 @@ from scheduling.cluster_pending import PendingQueue
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.cluster_requests import RequestRecord, RequestStatus
 from scheduling.config import ClusterCoreConfig
+from scheduling.fleet_decisions import FleetDecisions
 from scheduling.output_reserve import OutputLengths
 from scheduling.plan_choice import plan_request
 from scheduling.plan_inputs import Ask, Candidate, FleetLoads
@@ -52,6 +53,7 @@ class Placement:
         self.pending = PendingQueue(config)
         self.requests: dict[str, RequestRecord] = {}
         self.decisions = DecisionRing(config.decisions_kept)
+        self.fleet_decisions = FleetDecisions()
         self.accuracy = Accuracy()
         self.counts: Counter[str] = Counter()
         self.actions: list[ClusterAction] = []
