@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import statistics
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -29,6 +28,7 @@ from engine.checkpoint.resolve import resolve_model
 from experiments.engine_bench.server import free_port
 from experiments.load.machine import busy_seconds, cpu_seconds, describe_machine
 from experiments.router_bench.added import added_by_router, read_tap
+from experiments.router_bench.report import row
 from experiments.router_bench.stack import Setup, running_replica, running_router, running_tap
 from experiments.router_bench.streams import Load, Seen, direct_load, http_load
 from experiments.router_bench.tap import Passed
@@ -87,12 +87,12 @@ def _through_router(setup: Setup, load: Load, logs: Path, num_replicas: int) -> 
     print("through the router, HTTP streams:")
     _print_seen(seen)
     print("\nadded by the router (client and HTTP included):")
-    _row("TTFT", added.ttft_s, "goal: p50 under 2 ms")
-    _row("  request, client to wire", added.before_s)
-    _row("  first token, wire to client", added.first_s)
-    _row("each later token", added.later_s, "goal: p50 under 0.5 ms")
-    _row("  first one of its step", added.step_first_s, "without waiting for other streams")
-    _row("  last one of its step", added.step_last_s)
+    row("TTFT", added.ttft_s, "goal: p50 under 2 ms")
+    row("  request, client to wire", added.before_s)
+    row("  first token, wire to client", added.first_s)
+    row("each later token", added.later_s, "goal: p50 under 0.5 ms")
+    row("  first one of its step", added.step_first_s, "without waiting for other streams")
+    row("  last one of its step", added.step_last_s)
     count = sum(len(sequence.tokens) for sequence in tokens.values())
     elapsed_s = max(request.events[-1][0] for request in seen) - min(request.sent_s for request in seen)
     print(f"\nrouter CPU: {cpu_s / count * 1e6:.0f} us a token ({cpu_s:.2f} s, {count} tokens, {len(seen)} requests),")
@@ -107,14 +107,9 @@ def _print_direct(seen: list[Seen]) -> None:
 
 
 def _print_seen(seen: Sequence[Seen]) -> None:
-    _row("TTFT", [request.events[0][0] - request.sent_s for request in seen])
+    row("TTFT", [request.events[0][0] - request.sent_s for request in seen])
     gaps = [b[0] - a[0] for request in seen for a, b in zip(request.events, request.events[1:], strict=False)]
-    _row("gap between tokens", gaps)
-
-
-def _row(name: str, values_s: Sequence[float], note: str = "") -> None:
-    cuts = statistics.quantiles(values_s, n=100)
-    print(f"  {name:<28} p50 {cuts[49] * 1e3:8.2f} ms   p99 {cuts[98] * 1e3:8.2f} ms   n {len(values_s):6d}   {note}")
+    row("gap between tokens", gaps)
 
 
 if __name__ == "__main__":

@@ -57,28 +57,28 @@ def running_replica(setup: Setup, logs: Path, replica_id: str = "bench") -> Iter
         core=ReplicaCoreConfig(max_running=2 * setup.streams),
         parent_pid=os.getpid(),
     )
-    argv = [sys.executable, "-m", "replica", msgspec.json.encode(config).decode()]
-    with _process(argv, logs / f"{replica_id}.log") as process:
-        yield _announced(process, REPLICA_READY_MARK, "the replica")
+    argv = ["-m", "replica", msgspec.json.encode(config).decode()]
+    with process_of(argv, logs / f"{replica_id}.log") as process:
+        yield announced(process, REPLICA_READY_MARK, "the replica")
 
 
 @contextlib.contextmanager
 def running_tap(endpoint: str, notes: Path) -> Iterator[str]:
     """A tap before `endpoint`. Yields the endpoint for the router; `notes` exists after the `with`."""
-    argv = [sys.executable, "-m", "experiments.router_bench.tap", endpoint, str(notes)]
-    with _process(argv, notes.with_suffix(".log")) as process:
-        yield _announced(process, TAP_READY_MARK, "the tap")
+    argv = ["-m", "experiments.router_bench.tap", endpoint, str(notes)]
+    with process_of(argv, notes.with_suffix(".log")) as process:
+        yield announced(process, TAP_READY_MARK, "the tap")
 
 
 @contextlib.contextmanager
 def running_router(setup: Setup, endpoints: list[str], port: int, logs: Path) -> Iterator[Stack]:
     """A router over these replicas, once it is ready."""
-    argv = [sys.executable, "-m", "cli", "router", "--model", setup.model, "--port", str(port)]
+    argv = ["-m", "cli", "router", "--model", setup.model, "--port", str(port)]
     argv += [word for endpoint in endpoints for word in ("--replica", endpoint)]
     url = f"http://127.0.0.1:{port}"
-    with _process(argv, logs / "router.log") as process:
+    with process_of(argv, logs / "router.log") as process:
         deadline = time.monotonic() + READY_S
-        while not _answers(f"{url}/health/ready"):
+        while not answers(f"{url}/health/ready"):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"the router did not become ready, see {logs / 'router.log'}")
             time.sleep(0.1)
@@ -86,7 +86,9 @@ def running_router(setup: Setup, endpoints: list[str], port: int, logs: Path) ->
 
 
 @contextlib.contextmanager
-def _process(argv: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
+def process_of(argv: list[str], log: Path, python: str = sys.executable) -> Iterator[subprocess.Popen[str]]:
+    """An interpreter with these arguments for the time of a `with`; `log` gets what it says to stderr."""
+    argv = [python, *argv]
     with log.open("w") as errors:
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True)
     try:
@@ -102,7 +104,7 @@ def _process(argv: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
-def _announced(process: subprocess.Popen[str], mark: str, what: str) -> str:
+def announced(process: subprocess.Popen[str], mark: str, what: str) -> str:
     """What the process says after its ready mark. The end of its output ends the wait."""
     assert process.stdout is not None
     for line in process.stdout:
@@ -111,7 +113,8 @@ def _announced(process: subprocess.Popen[str], mark: str, what: str) -> str:
     raise SystemExit(f"{what} ended before it was ready")
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
+    """Whether a GET is answered with 200 now."""
     try:
         with urllib.request.urlopen(url, timeout=2) as answer:
             return bool(answer.status == 200)
