@@ -14,6 +14,7 @@ from contracts.phase import Phase, Role
 from scheduling.admission import uncached
 from scheduling.prefill_picks import PrefillGrant, is_urgent
 from scheduling.replica_state import ReplicaState, StepInFlight
+from scheduling.role_guard import guarded_allowance_s, guards
 from scheduling.slack import aggregate, slacks
 from scheduling.step_shape import StepShape
 from scheduling.token_budget import largest_chunk
@@ -31,17 +32,18 @@ def separate_grants(state: ReplicaState, now: float) -> list[PrefillGrant]:
 
     A prefill replica prefills whenever it can; the streams of whole requests that it was sent get a step each
     `max_gap_s`. A decode replica is an alternating one whose lease never ends: what is computed there (a fallback, a
-    preempted sequence) waits for the slack of its streams and nothing else.
+    preempted sequence) waits for the slack of its streams and nothing else. So does a prefill replica as long as
+    guarded streams of an earlier role run there, towards those.
     """
     config, clock = state.config, state.clock
     if not _could_prefill(state):
         return []
     if not state.decoding:
         return [PrefillGrant(math.inf, config.max_chunk)]
-    if state.role is Role.PREFILL:
+    if state.role is Role.PREFILL and not guards(state):
         starved = clock.starved_since is not None and now - clock.starved_since >= config.max_gap_s
         return [] if starved else [PrefillGrant(math.inf, config.max_chunk)]
-    leased = state.role is Role.DECODE or clock.lease_until > now
+    leased = state.role is not Role.ALTERNATING or clock.lease_until > now
     urgent = _any_urgent(state, now)
     if not (leased or urgent):
         return []
@@ -68,6 +70,9 @@ def allowance_s(state: ReplicaState, now: float) -> float:
     """
     config, starved_since = state.config, state.clock.starved_since
     allowed = config.max_gap_s if starved_since is None else starved_since + config.max_gap_s - now
+    allowed = min(allowed, guarded_allowance_s(state, now))
+    if state.role is Role.PREFILL:
+        return allowed
     clocks = slacks(state.decoding.values(), now)
     if clocks:
         allowed = min(allowed, aggregate(clocks, config.slack_rule, config.slack_quantile))
@@ -83,14 +88,16 @@ def mixed_grants(state: ReplicaState, decodes: StepShape, now: float) -> list[Pr
     config = state.config
     if not _could_prefill(state):
         return []
-    if config.budget == "fixed":
+    fixed = config.budget == "fixed"
+    if fixed and not guards(state):
         tokens = config.fixed_tokens - decodes.tokens
         grants = [PrefillGrant(math.inf, tokens)] if tokens > 0 else []
         spare = 0.0
     elif decodes.tokens == 0:
         return [PrefillGrant(math.inf, config.max_chunk)]
     else:
-        due = min(s.deadline for s in state.decoding.values())  # clocks were started: this step decodes them
+        # Clocks were started: this step decodes them. A fixed budget protects none but guarded streams.
+        due = min(s.deadline for s in state.decoding.values() if s.guarded or not fixed)
         spare = min(config.max_gap_s, max(0.0, due - now))
         grants = []
         if decodes.predict_s(state.predictor.cost) < spare:

@@ -46,7 +46,7 @@ def prompts_in_order(state: ReplicaState, now: float, *, urgent_only: bool = Fal
         prompts = [s for s in prompts if is_urgent(state, s, now)]
     ordered = order_prompts(prompts, [remaining_s(state, s) for s in prompts], state.config, now)
     if state.role is Role.PREFILL:  # what it is for comes first; a whole request is served when it is overdue or alone
-        ordered.sort(key=lambda s: not s.sends and not is_urgent(state, s, now))
+        ordered.sort(key=lambda s: not s.sends and not s.guarded and not is_urgent(state, s, now))
     return ordered
 
 

@@ -8,8 +8,6 @@ that step. A body performs the actions in that order.
 
 from __future__ import annotations
 
-import math
-
 from contracts.errors import InvalidTransition
 from contracts.kv import KVLayout
 from contracts.phase import Role
@@ -32,6 +30,7 @@ from contracts.replica_io import (
     ReplicaAction,
     ReplicaEvent,
     RequestArrived,
+    RoleAssigned,
     RunStep,
     SayDrained,
     SequenceOutput,
@@ -50,6 +49,7 @@ from scheduling.handoff_sending import end_holds, lose_link, moving, note_grant,
 from scheduling.phases import note_step
 from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.replica_view import view_of
+from scheduling.role_guard import assign_role, note_role_of
 from scheduling.sequence import Sequence, Status
 from scheduling.sequence_ends import cancel, give_up_sending
 from scheduling.step_predictor import StepPredictor
@@ -110,6 +110,8 @@ class ReplicaCore:
                 state.clock.lease_until = now
             case DrainRequested():
                 state.draining = True
+            case RoleAssigned(role):
+                assign_role(state, role, now)
             case Woken():
                 pass
             case _:
@@ -139,11 +141,6 @@ class ReplicaCore:
         """A snapshot for the fleet."""
         return view_of(self.state, now, replica_id, incarnation)
 
-    def set_role(self, role: Role) -> None:
-        """From the next step on the replica decides by another role; what runs stays. A lease does not survive."""
-        self.state.role = role
-        self.state.clock.lease_until = -math.inf
-
     def _arrived(self, request: Request, now: float) -> list[ReplicaAction]:
         state = self.state
         state.acked_submit_index = max(state.acked_submit_index, request.submit_index)
@@ -155,6 +152,7 @@ class ReplicaCore:
         state.counters.accepted += 1
         state.enqueue(sequence)
         note_grant(state, sequence)
+        note_role_of(state, sequence, now)
         look_up(state, sequence)
         return []
 

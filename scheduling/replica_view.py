@@ -6,6 +6,7 @@ from contracts.views import SLACK_QUANTILES, ReplicaView
 from scheduling.admission import backlog_s
 from scheduling.phases import decode_shape
 from scheduling.replica_state import ReplicaState
+from scheduling.role_guard import num_guarded
 from scheduling.slack import lower_quantile, slacks
 
 
@@ -48,5 +49,6 @@ def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) 
         kv_bytes_in=counters.kv_bytes_in,
         kv_bytes_out=counters.kv_bytes_out,
         checksum_errors=counters.checksum_errors,
+        guarded=num_guarded(state),
         links=state.links.views(now),
     )

@@ -54,6 +54,8 @@ class Sequence:
     `capacity` is the number of positions that `blocks` cover. `deadline` is the time at which the next token is due
     (infinite until the first decode step starts the clock); `deadline - now` is the slack of design §2.
 
+    `guarded`: it was accepted under an earlier role of the replica, see `scheduling.role_guard`.
+
     `sends`: its KV goes to another replica when it is computed. `receives`: its KV comes from another replica and is
     not here yet; a preempted one is computed here again. While `transfer_open` its blocks belong to a transfer, until
     `lease_until` at the latest. `lease_terms` is what the receiver's lease follows from: its length, the seconds until
@@ -91,6 +93,7 @@ class Sequence:
     sends: bool = False
     receives: bool = False
     transfer_open: bool = False
+    guarded: bool = False
     lease_until: float = math.inf
     lease_terms: tuple[float, float, int, float] = (0.0, 0.0, 0, 0.0)
     ticket: TicketLife | None = None

@@ -15,6 +15,7 @@ from contracts.replica_io import (
     LeaseRevoked,
     ReplicaAction,
     ReplicaEvent,
+    RoleAssigned,
     Woken,
 )
 from contracts.request import FinishReason, SamplingParams, Slo
@@ -97,7 +98,7 @@ class Life:
             case ("wait", duration):
                 lab.now += duration
             case ("role", role):
-                lab.core.set_role(role)
+                lab.send(RoleAssigned(role))
             case ("fail step",):
                 lab.engine.fail_on(lambda _: True)
                 lab.step()
