@@ -17,7 +17,7 @@ WhyClosed = Callable[[ReplicaRecord], str | None]
 
 def draining(record: ReplicaRecord) -> str | None:
     """Closed for good, or None: a stale view may be followed by a fresh one."""
-    return "draining" if record.view.draining else None
+    return "draining" if record.draining else None
 
 
 def demanded_layout(layout: Layout | None, config: ClusterCoreConfig) -> Layout | None:
@@ -115,7 +115,7 @@ def ways_to_serve(fleet: Fleet, layout: Layout | None, falls_back: bool) -> list
 
     A layout that cannot be kept to now is no way; which ones are is `why_unservable`'s to say.
     """
-    able = [record for record in fleet if not record.view.draining]
+    able = [record for record in fleet if not record.draining]
     ways = [_offer(record) for record in able if falls_back or _serves_alone(record, layout)]
     if layout in {None, Layout.DISAGGREGATED}:
         givers = [_offer(record) for record in able if record.view.role is Role.PREFILL]

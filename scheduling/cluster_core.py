@@ -29,7 +29,6 @@ from contracts.cluster_io import (
 from contracts.errors import DeadlineExceeded, HandoffFailed, InvalidTransition, Overloaded, Unavailable, error_from
 from contracts.plan import Decision, FleetDecision
 from scheduling.cluster_availability import NO_REPLICA, demanded_layout, still_connecting, why_unservable
-from scheduling.cluster_leases import renew_leases
 from scheduling.cluster_placement import Placement
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.cluster_requests import RequestRecord, RequestStatus
@@ -80,8 +79,7 @@ class ClusterCore:
                 self._expire()
         if isinstance(event, ViewReported | ReplicaJoined | ReplicaLost | TimePassed):
             place.try_pending()
-        place.fleet.keep_pointer_open(place.now)
-        place.actions += renew_leases(place.fleet, place.now, place.config)
+        place.actions += place.leases.renew(place.fleet, place.now)
         return place.actions
 
     def decisions(self) -> tuple[Decision, ...]:
@@ -203,13 +201,13 @@ class ClusterCore:
             place.view_came(known, event.view)
             return
         if known is not None:
-            place.fleet.drop(known.replica_id)
+            place.fleet.drop(known.replica_id, place.now)
         place.fleet.join(event.identity, event.view, place.now)
         if known is not None:
             self._wind_up(known, "its process was replaced", {})
 
     def _lost(self, event: ReplicaLost) -> None:
-        known = self.placement.fleet.drop(event.replica_id)
+        known = self.placement.fleet.drop(event.replica_id, self.placement.now)
         if known is not None:
             self._wind_up(known, event.reason, event.tokens_sent)
             self._refuse_unservable()

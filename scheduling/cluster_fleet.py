@@ -1,4 +1,4 @@
-"""The replicas as a fleet: which of them may be given work now, their loads, and the rolling pointer."""
+"""The replicas as a fleet: which of them may be given work now, their loads, and whose turn it is."""
 
 from __future__ import annotations
 
@@ -9,26 +9,35 @@ from contracts.phase import Role
 from contracts.views import ReplicaIdentity, ReplicaView
 from scheduling.cluster_replica import WHOLE, ReplicaRecord
 from scheduling.config import ClusterCoreConfig
+from scheduling.fleet_decisions import FleetDecisions
+from scheduling.macro_instances import MacroInstances, Move
 from scheduling.plan_inputs import FleetLoads, Load
 
 
 class Fleet:
-    """All live replicas by id, and the rolling pointer. Iteration is in order of id, so decisions are repeatable.
+    """All live replicas by id, and their macro instances. Iteration is in order of id, so decisions are repeatable.
 
-    `changes` grows whenever replicas come or go, drain or change their role.
+    Every alternating replica is in exactly one macro instance; it leaves it when it is to drain: it finishes there what
+    it has, but it takes no turns. `changes` grows whenever replicas come or go, drain or change their role.
+    `touched` are those that something has changed about since `take_touched`.
     """
 
-    def __init__(self, config: ClusterCoreConfig) -> None:
+    def __init__(self, config: ClusterCoreConfig, decisions: FleetDecisions) -> None:
         self._config = config
+        self._decisions = decisions
         self._records: dict[str, ReplicaRecord] = {}
+        self._in_order: list[ReplicaRecord] | None = None
         self._census: Counter[frozenset[Role]] = Counter()
-        self._order: tuple[str | None, list[ReplicaRecord]] = (None, [])
         self.changes = 0
-        self.alternating: list[ReplicaRecord] = []
-        self.pointer: str | None = None
+        self.macros = MacroInstances(config.macro)
+        self.last_macro: str | None = None
+        self.touched: set[str] = set()
 
     def __iter__(self) -> Iterator[ReplicaRecord]:
-        return iter(self._records.values())
+        if self._in_order is None:
+            self._records = dict(sorted(self._records.items()))
+            self._in_order = list(self._records.values())
+        return iter(self._in_order)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -40,37 +49,65 @@ class Fleet:
     def join(self, identity: ReplicaIdentity, view: ReplicaView, now: float) -> None:
         """Add a replica. It must not be there."""
         assert identity.replica_id not in self._records
-        joined = ReplicaRecord(identity, view, now, last_submit_index=view.acked_submit_index)
+        joined = ReplicaRecord(identity, view, now, view.acked_submit_index, touched=self.touched)
         self._records[identity.replica_id] = joined
-        self._records = dict(sorted(self._records.items()))
-        self._count()
+        self._in_order = None
+        self._enter(joined, now)
 
     def report(self, record: ReplicaRecord, view: ReplicaView, now: float) -> None:
         """Take a replica's newer view."""
         old = record.view
+        if (view.role, view.draining, view.num_blocks) == (old.role, old.draining, old.num_blocks):
+            record.report(view, now)
+            return
+        self._leave(record)
         record.report(view, now)
-        if (view.role, view.draining, view.num_blocks) != (old.role, old.draining, old.num_blocks):
-            self._count()
+        self._enter(record, now)
 
     def rejoin(self, record: ReplicaRecord, identity: ReplicaIdentity) -> None:
         """The same process said anew who it is."""
         record.identity = identity
-        self._count()
+        self.changes += 1
+        record.touch()
 
-    def drop(self, replica_id: str) -> ReplicaRecord | None:
+    def drop(self, replica_id: str, now: float) -> ReplicaRecord | None:
         """Remove a replica; its record is the caller's to wind up."""
         dropped = self._records.pop(replica_id, None)
-        self._count()
+        if dropped is None:
+            return None
+        self._in_order = None
+        self._leave(dropped)
+        self._settle_turns(dropped, now)
         return dropped
 
-    def _count(self) -> None:
-        """Live replicas that are not draining, by what they are there for. How old a view may be depends on it."""
+    def drain(self, record: ReplicaRecord, now: float) -> None:
+        """Nothing new for this replica from now on: it was asked to leave."""
+        self._leave(record)
+        record.drain_requested = True
+        self._enter(record, now)
+
+    def _leave(self, record: ReplicaRecord) -> None:
+        """Take a replica out of the census, before what it is there for changes."""
         self.changes += 1
-        self._order = (None, [])
-        self.alternating = [record for record in self if record.view.role is Role.ALTERNATING]
-        self._census = Counter(_group(record.view.role) for record in self if not record.view.draining)
-        for record in self:
-            record.touch()
+        if not record.draining:
+            self._recount(_group(record.view.role), -1)
+
+    def _enter(self, record: ReplicaRecord, now: float) -> None:
+        """Count a replica by what it is there for now. A role other than before ends its turns, or begins them."""
+        self.changes += 1
+        if not record.draining:
+            self._recount(_group(record.view.role), 1)
+        self._settle_turns(record, now)
+        record.touch()
+
+    def _recount(self, group: frozenset[Role], change: int) -> None:
+        """Replicas that are not draining, by what they are there for. How old a view may be depends on whether one is
+        alone."""
+        self._census[group] += change
+        if self._census[group] in {1, 1 + change}:
+            for record in self._records.values():
+                if record.view.role in group:
+                    record.touch()
 
     @property
     def num_open(self) -> int:
@@ -80,7 +117,7 @@ class Fleet:
     def closed_reason(self, record: ReplicaRecord, now: float) -> str | None:
         """Why nothing may be placed on this replica now, or None."""
         view, age_s = record.view, now - record.view_at
-        if view.draining:
+        if record.draining:
             return "draining"
         if age_s > self._oldest_view_s(record):
             return f"last view {age_s:.1f} s old"
@@ -93,7 +130,7 @@ class Fleet:
         alone = self._census[_group(record.view.role)] == 1
         return self._config.view_dead_s if alone else self._config.view_stale_s
 
-    def _closes_at(self, record: ReplicaRecord) -> float:
+    def closes_at(self, record: ReplicaRecord) -> float:
         """Until when an open replica stays open without another view."""
         stale_at = record.view_at + self._oldest_view_s(record)
         if record.view.step_age_s <= 0:
@@ -107,48 +144,118 @@ class Fleet:
         """
         by_role: dict[Role, list[Load]] = {}
         links = {}
-        for record in self._rolling_order():
+        for record in self:
             role = record.view.role
-            if avoid and role in WHOLE and record.replica_id in avoid:
+            if role is Role.ALTERNATING or (role in WHOLE and record.replica_id in avoid):
                 continue
-            load = record.kept_load(now, reserve_tokens)
-            if load is None or load.closed is not None:
-                closed = self.closed_reason(record, now)
-                load = record.load(closed, self._closes_at(record), now, reserve_tokens, self._config)
-            by_role.setdefault(role, []).append(load)
+            by_role.setdefault(role, []).append(self._load(record, now, reserve_tokens))
             if role is Role.PREFILL:
                 links[record.replica_id] = record.links
         return FleetLoads(
-            ring=by_role.get(Role.ALTERNATING, ()),
+            rings=self._rings(now, reserve_tokens, avoid),
             mixed=by_role.get(Role.MIXED, ()),
             prefill=by_role.get(Role.PREFILL, ()),
             decode=by_role.get(Role.DECODE, ()),
             links=links,
         )
 
-    def keep_pointer_open(self, now: float) -> None:
-        """Move the rolling pointer on when its replica can no longer take work and another alternating one can."""
-        held = self.get(self.pointer)
-        if held is not None and held.view.role is Role.ALTERNATING and self.closed_reason(held, now) is None:
-            return
-        if not self.alternating:
-            return
-        order = [record for record in self._rolling_order() if record.view.role is Role.ALTERNATING]
-        for record in order:
-            if self.closed_reason(record, now) is None:
-                self.pointer = record.replica_id
-                return
-        if order and self.get(self.pointer) is None:
-            self.pointer = order[0].replica_id
+    def _rings(self, now: float, reserve_tokens: int, avoid: frozenset[str]) -> list[list[Load]]:
+        """One ring for each macro instance, that which took the last request first."""
+        macros = list(self.macros)
+        last = self.macros.get(self.last_macro)
+        if last is not None and macros[0] is not last:
+            macros.remove(last)
+            macros.insert(0, last)
+        rings = []
+        for macro in macros:
+            members = (self._records[name] for name in macro.rolling() if name not in avoid)
+            ring = [self._load(record, now, reserve_tokens) for record in members]
+            if ring:
+                rings.append(ring)
+        return rings
 
-    def _rolling_order(self) -> list[ReplicaRecord]:
-        """Cyclic order by id, starting with the pointer's replica (or the next one if it is gone)."""
-        if self._order[0] != self.pointer or not self._order[1]:
-            records = list(self._records.values())
-            pointer = self.pointer or ""
-            start = next((i for i, record in enumerate(records) if record.replica_id >= pointer), 0)
-            self._order = (self.pointer, records[start:] + records[:start])
-        return self._order[1]
+    def _load(self, record: ReplicaRecord, now: float, reserve_tokens: int) -> Load:
+        load = record.kept_load(now, reserve_tokens)
+        if load is None or load.closed is not None:
+            closed = self.closed_reason(record, now)
+            load = record.load(closed, self.closes_at(record), now, reserve_tokens, self._config)
+        return load
+
+    def take_turn(self, record: ReplicaRecord) -> None:
+        """An alternating replica takes a request: its macro instance's turn is with it from now on."""
+        macro = self.macros.of(record.replica_id)
+        assert macro is not None
+        self.last_macro = macro.name
+        self._turn_to(macro.name, record.replica_id)
+
+    def keep_turn(self, replica_id: str, now: float) -> None:
+        """When the one whose turn it is in this replica's macro instance can no longer take work, the turn goes to the
+        next that can, if any."""
+        macro = self.macros.of(replica_id)
+        if macro is None:
+            return
+        held = self.get(macro.pointer)
+        if held is not None and self.closed_reason(held, now) is None:
+            return
+        for member in macro.rolling():
+            if self.closed_reason(self._records[member], now) is None:
+                self._turn_to(macro.name, member)
+                return
+
+    def has_turn(self, record: ReplicaRecord) -> bool:
+        """Whether it is this replica's turn to prefill."""
+        macro = self.macros.of(record.replica_id)
+        return macro is not None and macro.pointer == record.replica_id
+
+    def settle_macros(self, now: float) -> None:
+        """Splits and merges that had to wait for their time."""
+        if now >= self.macros.settle_at:
+            self._moved(self.macros.settle(now), now)
+
+    def take_touched(self) -> set[str]:
+        """Ids of the replicas that something has changed about since this was last asked; some may be gone."""
+        touched = set(self.touched)
+        self.touched.clear()
+        return touched
+
+    def _turn_to(self, name: str, replica_id: str) -> None:
+        macro = self.macros.get(name)
+        assert macro is not None
+        if macro.pointer != replica_id:
+            self.touched.update({replica_id} if macro.pointer is None else {macro.pointer, replica_id})
+            macro.pointer = replica_id
+
+    def _settle_turns(self, record: ReplicaRecord, now: float) -> None:
+        """Put a replica into a macro instance, or take it out, as its role and whether it drains ask for."""
+        name, macro = record.replica_id, self.macros.of(record.replica_id)
+        live = self._records.get(name) is record
+        takes_turns = live and record.view.role is Role.ALTERNATING and not record.draining
+        if takes_turns == (macro is not None):
+            return
+        if macro is None:
+            moves = self.macros.add(name, now)
+            self._note_macro(record)
+        else:
+            moves = self.macros.remove(name, now)
+            record.macro_instance = None
+            self.touched.update(macro.members)
+            sizes = {"size": len(macro), "replicas": self.macros.num_members}
+            reason = f"{name} left {macro.name}, which has {len(macro)} members now"
+            self._decisions.note(now, "macro_leave", reason, name, **sizes)
+        self._moved(moves, now)
+
+    def _moved(self, moves: list[Move], now: float) -> None:
+        """Replicas are in other macro instances now: whatever runs there is not touched."""
+        for move in moves:
+            only = move.replica_ids[0] if len(move.replica_ids) == 1 else None
+            self._decisions.note(now, move.kind, move.reason, only, **move.numbers)
+            for replica_id in move.replica_ids:
+                self._note_macro(self._records[replica_id])
+
+    def _note_macro(self, record: ReplicaRecord) -> None:
+        macro = self.macros.of(record.replica_id)
+        record.macro_instance = None if macro is None else macro.name
+        record.touch()
 
 
 def _group(role: Role) -> frozenset[Role]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from contracts.phase import Role
 from scheduling.cluster_core import ClusterCore
 from scheduling.cluster_placement import Placement
@@ -16,7 +18,7 @@ def check_cluster_invariants(core: ClusterCore) -> None:
     for replica in place.fleet:
         _check_replica(place, replica)
     _check_pending(place)
-    _check_open_for_prefill(place)
+    _check_macro_instances(place)
     ended = place.counts["refused"] + place.counts["cancelled"] + place.counts["ended"]
     assert place.counts["arrived"] == len(place.requests) + ended, "a request was lost or answered twice"
 
@@ -87,10 +89,23 @@ def _check_pending(place: Placement) -> None:
     assert count <= 1 or place.pending.prefill_s <= config.max_pending_s + 1e-9, "too much prefill pending"
 
 
-def _check_open_for_prefill(place: Placement) -> None:
-    """One alternating replica is open for prefill whenever any could be."""
-    ring = [record for record in place.fleet if record.view.role is Role.ALTERNATING]
-    open_now = [record for record in ring if place.fleet.closed_reason(record, place.now) is None]
-    pointer = place.fleet.get(place.fleet.pointer)
-    if open_now:
-        assert pointer in open_now, f"the pointer stands on {place.fleet.pointer}, which takes no work"
+def _check_macro_instances(place: Placement) -> None:
+    """Every alternating replica that is not draining is in exactly one macro instance, no other is in any; in each one
+    it is the turn of a replica that takes work whenever any could, and that one is open for prefill."""
+    fleet = place.fleet
+    found = Counter(member for macro in fleet.macros for member in macro.members)
+    due = {record.replica_id for record in fleet if record.view.role is Role.ALTERNATING and not record.draining}
+    assert found == Counter(due), f"macro instances hold {sorted(found.elements())} and should hold {sorted(due)}"
+    for macro in fleet.macros:
+        assert macro.members == sorted(macro.members), f"{macro.name} is not in cyclic order"
+        records = [record for record in map(fleet.get, macro.members) if record is not None]
+        assert all(record.macro_instance == macro.name for record in records), f"{macro.name}: a member says otherwise"
+        pointer = fleet.get(macro.pointer)
+        assert pointer in records, f"{macro.name}: it is the turn of {macro.pointer}, which is elsewhere"
+        if any(fleet.closed_reason(record, place.now) is None for record in records):
+            closed = fleet.closed_reason(pointer, place.now)
+            assert closed is None, f"{macro.name}: it is the turn of {macro.pointer}, which takes no work: {closed}"
+        leased = pointer.lease_until is not None and pointer.lease_until > place.now
+        assert leased, f"{macro.name}: it is the turn of {macro.pointer}, which has no lease"
+    for record in fleet:
+        assert record.macro_instance is None or record.replica_id in due, f"{record.replica_id} takes turns"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+
 from contracts.cluster_io import ClusterAction, GrantLease, RevokeLease
+from contracts.phase import Role
 from scheduling.cluster_fleet import Fleet
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.config import ClusterCoreConfig
@@ -14,23 +17,68 @@ def grant(record: ReplicaRecord, now: float, config: ClusterCoreConfig) -> Grant
     return GrantLease(record.replica_id, config.lease_s)
 
 
-def renew_leases(fleet: Fleet, now: float, config: ClusterCoreConfig) -> list[ClusterAction]:
-    """Extend and withdraw leases so that they are held by exactly these alternating replicas:
+class PrefillLeases:
+    """Extends and withdraws leases so that they are held by exactly these alternating replicas:
 
-    - the one the rolling pointer stands on, so that one is always open for prefill;
-    - any that still has prompts to prefill: it finishes its window after the pointer moved on, and a preempted
-      sequence is recomputed without waiting for the pointer to come round.
+    - in each macro instance the one whose turn it is, so that one is always open for prefill;
+    - any that still has prompts to prefill: it finishes its window after the turn went on, after it moved to another
+      macro instance or while it drains, and a preempted sequence is recomputed without waiting for the next turn.
 
     A lease is renewed when less than half of it is left. A lost router thus leaves its replicas decoding.
+
+    Only replicas that something changed about are looked at, and those whose time has come: a lease to renew, a view
+    that is too old to keep the turn. `_due` holds at most one entry for each, by the earliest such time.
     """
-    actions: list[ClusterAction] = []
-    for record in fleet.alternating:
-        wanted = record.replica_id == fleet.pointer or record.has_prefill_work
+
+    def __init__(self, config: ClusterCoreConfig) -> None:
+        self._config = config
+        self._due: list[tuple[float, str]] = []
+        self._due_at: dict[str, float] = {}
+
+    def renew(self, fleet: Fleet, now: float) -> list[ClusterAction]:
+        """What to tell the replicas at `now`, after every event."""
+        fleet.settle_macros(now)
+        asked = fleet.take_touched()
+        while self._due and self._due[0][0] <= now:
+            due_at, replica_id = heappop(self._due)
+            if self._due_at.get(replica_id) == due_at:
+                del self._due_at[replica_id]
+                asked.add(replica_id)
+        if not asked:
+            return []
+        for replica_id in sorted(asked):
+            fleet.keep_turn(replica_id, now)
+        actions: list[ClusterAction] = []
+        for replica_id in sorted(asked | fleet.take_touched()):
+            record = fleet.get(replica_id)
+            if record is None:
+                self._due_at.pop(replica_id, None)
+            else:
+                actions += self._judge(record, fleet, now)
+        return actions
+
+    def _judge(self, record: ReplicaRecord, fleet: Fleet, now: float) -> list[ClusterAction]:
+        if record.view.role is not Role.ALTERNATING and record.lease_until is None:
+            return []
+        has_turn = fleet.has_turn(record)
+        wanted = record.view.role is Role.ALTERNATING and (has_turn or record.has_prefill_work)
         left_s = 0.0 if record.lease_until is None else record.lease_until - now
-        if wanted and left_s < config.lease_s / 2:
-            actions.append(grant(record, now, config))
+        actions: list[ClusterAction] = []
+        if wanted and left_s < self._config.lease_s / 2:
+            actions.append(grant(record, now, self._config))
         elif not wanted and record.lease_until is not None:
             if left_s > 0:
                 actions.append(RevokeLease(record.replica_id))
             record.lease_until = None
-    return actions
+        if wanted and record.lease_until is not None:
+            renew_at = record.lease_until - self._config.lease_s / 2
+            open_now = has_turn and fleet.closed_reason(record, now) is None
+            self._look_again(record.replica_id, min(renew_at, fleet.closes_at(record)) if open_now else renew_at)
+        return actions
+
+    def _look_again(self, replica_id: str, at: float) -> None:
+        """An earlier entry is kept: looking too early does no harm."""
+        known = self._due_at.get(replica_id)
+        if known is None or at < known:
+            self._due_at[replica_id] = at
+            heappush(self._due, (at, replica_id))

@@ -31,7 +31,7 @@ from scheduling.cluster_availability import (
 )
 from scheduling.cluster_decisions import DecisionRing
 from scheduling.cluster_fleet import Fleet
-from scheduling.cluster_leases import grant
+from scheduling.cluster_leases import PrefillLeases, grant
 from scheduling.cluster_legs import legs_of, request_prefill_on
 from scheduling.cluster_pending import PendingQueue
 from scheduling.cluster_replica import ReplicaRecord
@@ -49,11 +49,12 @@ class Placement:
 
     def __init__(self, config: ClusterCoreConfig) -> None:
         self.config = config
-        self.fleet = Fleet(config)
+        self.fleet_decisions = FleetDecisions()
+        self.fleet = Fleet(config, self.fleet_decisions)
+        self.leases = PrefillLeases(config)
         self.pending = PendingQueue(config)
         self.requests: dict[str, RequestRecord] = {}
         self.decisions = DecisionRing(config.decisions_kept)
-        self.fleet_decisions = FleetDecisions()
         self.accuracy = Accuracy()
         self.counts: Counter[str] = Counter()
         self.actions: list[ClusterAction] = []
@@ -281,14 +282,14 @@ class Placement:
             giver.announce(elsewhere)
         plan = plan_of(ask, found, self.config.slack_rule)
         if found.layout is Layout.PHASED:
-            self.fleet.pointer = target.replica_id
+            self.fleet.take_turn(target)
             self.actions.append(grant(target, self.now, self.config))
         self.actions.append(Dispatch(record.request_id, plan, here.submit_index))
         self.decisions.decide(record, self.now, plan=plan)
 
     def _predict_pending(self, record: RequestRecord) -> None:
         """What its prefill would take where it is done fastest."""
-        able = [replica for replica in self.fleet if not replica.view.draining]
+        able = [replica for replica in self.fleet if not replica.draining]
         record.prefill_s = min((request_prefill_on(record, replica, self.config) for replica in able), default=0.0)
 
     def _leave_replicas(self, record: RequestRecord) -> None:

@@ -22,7 +22,8 @@ class ReplicaRecord:
     """One live replica. `placed` holds the leg of every request that has one here and has not ended; `unacked` those
     of them that the last view does not count yet (views lag). `window` holds when the TTFT target of each member of
     the current prefill window ends. `lease_until` is when the prefill lease ends, `forced_at` when the next late
-    prompt may be forced upon the streams here.
+    prompt may be forced upon the streams here. `macro_instance` names the one in which it takes turns.
+    `drain_requested`: it was told to leave. Whatever changes here puts its id into `touched`.
     """
 
     identity: ReplicaIdentity
@@ -33,6 +34,9 @@ class ReplicaRecord:
     unacked: dict[str, Leg] = field(default_factory=dict)
     lease_until: float | None = None
     forced_at: float = 0.0
+    macro_instance: str | None = None
+    drain_requested: bool = False
+    touched: set[str] = field(default_factory=set)
     window: dict[str, float] = field(default_factory=dict)
     _load: Load | None = None
     _load_key: tuple[float, int] = (0.0, 0)
@@ -48,6 +52,11 @@ class ReplicaRecord:
     def serves_whole(self) -> bool:
         """Whether its role is to serve requests whole."""
         return self.view.role in WHOLE
+
+    @property
+    def draining(self) -> bool:
+        """Whether it is to leave, or leaves already: nothing new comes here."""
+        return self.drain_requested or self.view.draining
 
     @property
     def backlog_s(self) -> float:
@@ -121,6 +130,7 @@ class ReplicaRecord:
         """What is here has changed: the load is made anew when next asked for."""
         self._load = None
         self._has_work = None
+        self.touched.add(self.replica_id)
 
     def switch_wait_s(self, record: RequestRecord) -> float:
         """Predicted time from a prompt's first token to its first decode step, were it placed here now: members of the
@@ -184,4 +194,5 @@ class ReplicaRecord:
             sending=view.sending,
             kv_bytes_per_token=layout.bytes_per_token,
             num_layers=layout.num_layers,
+            macro_instance=self.macro_instance,
         )

@@ -23,9 +23,19 @@ class ReplicaSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     closed: str | None
     open_for_prefill: bool
     lease_left_s: float
+    macro_instance: str | None
     placed: int
     unacked: int
     backlog_s: float
+
+
+class MacroInstanceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One macro instance: its replicas in the order of their turns, whose turn it is, and how long it is there."""
+
+    name: str
+    members: tuple[str, ...]
+    pointer: str | None
+    age_s: float
 
 
 class ClusterCounters(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +89,8 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     pending: int
     pending_prefill_s: float
     oldest_pending_s: float
-    pointer: str | None
     counters: ClusterCounters
+    macro_instances: tuple[MacroInstanceSnapshot, ...] = ()
     links: tuple[LinkSnapshot, ...] = ()
     roles: tuple[RoleLoad, ...] = ()
     accuracy: tuple[LayoutAccuracy, ...] = ()
@@ -95,8 +105,13 @@ def take_snapshot(place: Placement, now: float) -> ClusterSnapshot:
         pending=len(place.pending),
         pending_prefill_s=place.pending.prefill_s,
         oldest_pending_s=now - min(arrivals, default=now),
-        pointer=place.fleet.pointer,
         counters=ClusterCounters(**place.counts),
+        macro_instances=tuple(
+            MacroInstanceSnapshot(
+                name=macro.name, members=tuple(macro.members), pointer=macro.pointer, age_s=now - macro.since
+            )
+            for macro in place.fleet.macros
+        ),
         links=tuple(
             _link_snapshot(place, record, link, now)
             for record in place.fleet
@@ -155,6 +170,7 @@ def _replica_snapshot(place: Placement, record: ReplicaRecord, now: float) -> Re
         closed=place.fleet.closed_reason(record, now),
         open_for_prefill=lease_left_s > 0,
         lease_left_s=lease_left_s,
+        macro_instance=record.macro_instance,
         placed=len(record.placed),
         unacked=len(record.unacked),
         backlog_s=record.backlog_s,

@@ -11,13 +11,16 @@ class MacroConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Bounds of macro instances (EcoServe, OSDI'26, §3.4) and when they change. Times in seconds.
 
     Above `most` (N_u) members a macro instance splits into N_u + 1 - N_l and N_l, two that together have N_u merge;
-    `least` is N_l. After a split or merge neither happens again for `cooldown_s`, because those two flap.
+    `least` is N_l. Because those two flap, a merge waits until it could have been made for `cooldown_s`, and a split
+    until as long after the last merge. Requests stay with the macro instance that took the last one while another one
+    gains them less than `stay` of their TTFT target.
     A change of the number of replicas is proposed at most every `propose_every_s`, from means over `window_s`.
     """
 
     least: int = 6
     most: int = 11
     cooldown_s: float = 30.0
+    stay: float = 0.1
     window_s: float = 30.0
     propose_every_s: float = 60.0
 
@@ -25,5 +28,6 @@ class MacroConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Raises `ConfigError`, naming the setting."""
         require(self.least >= 1, "macro.least", "must be at least 1")
         require(self.most >= 2 * self.least - 1, "macro.most", "must be at least 2 * macro.least - 1")
+        require(self.stay >= 0.0, "macro.stay", "must not be negative")
         for name in ("cooldown_s", "window_s", "propose_every_s"):
             require(getattr(self, name) > 0.0, f"macro.{name}", "must be positive")

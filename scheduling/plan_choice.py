@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -12,9 +13,10 @@ from scheduling.config import ClusterCoreConfig
 from scheduling.plan_colocated import colocated_candidate, plan_colocated
 from scheduling.plan_disaggregated import NoPair, plan_disaggregated, why_never
 from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Load
-from scheduling.plan_phased import phased_candidate, plan_phased, room_objection
+from scheduling.plan_phased import phased_candidate, room_objection
 from scheduling.plan_predict import prompt_prefill_s
 from scheduling.plan_reason import brief
+from scheduling.plan_turn import plan_turn
 
 
 def plan_request(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | str:
@@ -32,9 +34,9 @@ def plan_request(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Cand
                 return as_settled(found)
             return _fall_back(ask, fleet, found.reason, found.unavailable, config)
         case Layout.PHASED:
-            if any_able(ask, fleet.ring):
-                return plan_on_one(ask, fleet.ring, (), config)
-            why = f"no alternating replica {_lacking(fleet.ring)}"
+            if any_able(ask, fleet.alternating):
+                return plan_on_one(ask, fleet.rings, (), config)
+            why = f"no alternating replica {_lacking(fleet.alternating)}"
             return _fall_back(ask, fleet, why, FallbackKind.NO_REPLICA, config)
         case Layout.COLOCATED:
             if any_able(ask, fleet.mixed):
@@ -53,8 +55,8 @@ def _free_choice(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Cand
     """
     pools = bool(fleet.prefill or fleet.decode)
     found = _pair(ask, fleet, config) if pools else None
-    if found is None or any_able(ask, fleet.ring) or any_able(ask, fleet.mixed):
-        single = plan_on_one(ask, fleet.ring, fleet.mixed, config)
+    if found is None or any_able(ask, fleet.alternating) or any_able(ask, fleet.mixed):
+        single = plan_on_one(ask, fleet.rings, fleet.mixed, config)
         if found is None:
             return single
         return _compared(ask, fleet, single, found, config)
@@ -87,7 +89,7 @@ def _compared(
         # A hand-off is what such a fleet is for: never silently without.
         return msgspec.structs.replace(single, fallback=f"no hand-off: {pair.reason}", fallback_kind=pair.unavailable)
     if isinstance(single, str):
-        if pair.meets or is_hopeless(ask, (*fleet.ring, *fleet.mixed), config):
+        if pair.meets or is_hopeless(ask, (*fleet.alternating, *fleet.mixed), config):
             return as_settled(pair)
         return f"{single}; {brief(pair)}"
     if single.meets != pair.meets:
@@ -114,8 +116,8 @@ def _fall_back(ask: Ask, fleet: FleetLoads, why: str, kind: FallbackKind, config
     if not ask.may_fall_back:
         return why
     found: Candidate | str = "no other replica"
-    if any_able(ask, fleet.ring) or any_able(ask, fleet.mixed):
-        found = plan_on_one(ask, fleet.ring, fleet.mixed, config)
+    if any_able(ask, fleet.alternating) or any_able(ask, fleet.mixed):
+        found = plan_on_one(ask, fleet.rings, fleet.mixed, config)
     elif ask.layout in {Layout.COLOCATED, Layout.PHASED}:
         pair = plan_disaggregated(ask, fleet, config)
         found = as_settled(pair) if isinstance(pair, Candidate) else plan_in_pools(ask, fleet, config)
@@ -143,12 +145,12 @@ def plan_in_pools(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Can
     return "; ".join(objections)
 
 
-def any_able(ask: Ask, loads: Sequence[Load]) -> bool:
+def any_able(ask: Ask, loads: Iterable[Load]) -> bool:
     """Whether any of them takes requests, and were it empty could take this one."""
     return any(why_never(ask, load) is None for load in loads)
 
 
-def _lacking(loads: Sequence[Load]) -> str:
+def _lacking(loads: Iterable[Load]) -> str:
     """What keeps a request from replicas none of which is able."""
     open_now = any(load.closed is None for load in loads)
     return "could ever hold the request" if open_now else "takes requests"
@@ -161,7 +163,9 @@ def as_settled(found: Candidate | NoPair) -> Candidate | str:
     return found if found.meets or found.best_effort else as_best_effort(found)
 
 
-def plan_on_one(ask: Ask, ring: Sequence[Load], mixed: Sequence[Load], config: ClusterCoreConfig) -> Candidate | str:
+def plan_on_one(
+    ask: Ask, rings: Sequence[Sequence[Load]], mixed: Sequence[Load], config: ClusterCoreConfig
+) -> Candidate | str:
     """The request whole on one alternating or mixed replica now, or one sentence why it has to wait.
 
     1. Among candidates predicted to meet both targets, the one that costs the fleet least.
@@ -170,7 +174,7 @@ def plan_on_one(ask: Ask, ring: Sequence[Load], mixed: Sequence[Load], config: C
     4. Else, in a fleet without alternating replicas, the best predicted TTFT: chunking protects the running streams.
     5. Else it waits: a replica's slack may grow in time.
     """
-    phased = plan_phased(ask, ring, config)
+    phased = plan_turn(ask, rings, config)
     colocated = plan_colocated(ask, mixed, config)
     candidates = [found for found in (phased, colocated) if isinstance(found, Candidate)]
     meeting = [candidate for candidate in candidates if candidate.meets]
@@ -179,11 +183,12 @@ def plan_on_one(ask: Ask, ring: Sequence[Load], mixed: Sequence[Load], config: C
     on_idle = [candidate for candidate in candidates if candidate.load.idle]
     if on_idle:
         return as_best_effort(min(on_idle, key=lambda candidate: candidate.ttft_s))
-    if is_hopeless(ask, (*ring, *mixed), config):
-        found = plan_best_effort(ask, (*ring, *mixed), config)
-        if isinstance(found, Candidate) or ring:
+    everywhere = [*chain.from_iterable(rings), *mixed]
+    if is_hopeless(ask, everywhere, config):
+        found = plan_best_effort(ask, everywhere, config)
+        if isinstance(found, Candidate) or rings:
             return found
-    if not ring and isinstance(colocated, Candidate):
+    if not rings and isinstance(colocated, Candidate):
         return colocated
     return "; ".join(found for found in (phased, colocated) if isinstance(found, str))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -54,7 +55,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     view came.
 
     For hand-offs: `waiting_tokens` of prompts that wait or are on their way, `sending` sequences whose KV is still
-    crossing, `kv_bytes_per_token` and `num_layers` of the model.
+    crossing, `kv_bytes_per_token` and `num_layers` of the model. `macro_instance`: the one in which it takes turns.
     """
 
     replica_id: str
@@ -81,6 +82,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     sending: int
     kv_bytes_per_token: int
     num_layers: int
+    macro_instance: str | None = None
 
     @property
     def idle(self) -> bool:
@@ -89,14 +91,20 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetLoads(msgspec.Struct, frozen=True, kw_only=True):
-    """All live replicas by role: the alternating ones in rolling order, the others by id. `links` are those of each
-    prefill replica, by its id and the peer's."""
+    """All live replicas by role. `rings` holds the alternating ones: one ring for each macro instance, in cyclic order
+    from the one whose turn it is, and the macro instance that took the last request first. The others are in order of
+    id. `links` are those of each prefill replica, by its id and the peer's."""
 
-    ring: Sequence[Load] = ()
+    rings: Sequence[Sequence[Load]] = ()
     mixed: Sequence[Load] = ()
     prefill: Sequence[Load] = ()
     decode: Sequence[Load] = ()
     links: Mapping[str, Mapping[str, LinkView]] = {}
+
+    @property
+    def alternating(self) -> Iterator[Load]:
+        """The loads of all rings."""
+        return chain.from_iterable(self.rings)
 
 
 class PlannedHandoff(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from contracts.phase import Layout
 from contracts.plan import Plan, Prediction
-from scheduling.config import SlackRule
 from scheduling.plan_inputs import Ask, Candidate, PlannedHandoff
 
 
-def plan_of(ask: Ask, candidate: Candidate, rule: SlackRule) -> Plan:
+def plan_of(ask: Ask, candidate: Candidate, rule: str) -> Plan:
     """The plan for `ask`."""
     handoff = candidate.handoff
     prediction = Prediction(
@@ -28,6 +27,7 @@ def plan_of(ask: Ask, candidate: Candidate, rule: SlackRule) -> Plan:
         prefill_replica_id=None if handoff is None else handoff.giver.replica_id,
         fallback=candidate.fallback,
         fallback_kind=candidate.fallback_kind,
+        macro_instance=candidate.load.macro_instance if candidate.layout is Layout.PHASED else None,
         handoff_expected_s=0.0 if handoff is None else candidate.ttft_s - ask.waited_s + handoff.exposed_s,
     )
 
@@ -45,7 +45,7 @@ def brief(candidate: Candidate) -> str:
     )
 
 
-def _reason(ask: Ask, candidate: Candidate, rule: SlackRule) -> str:
+def _reason(ask: Ask, candidate: Candidate, rule: str) -> str:
     if candidate.handoff is not None:
         told = _disaggregated_reason(ask, candidate, candidate.handoff)
     elif candidate.best_effort:
@@ -68,7 +68,7 @@ def _disaggregated_reason(ask: Ask, candidate: Candidate, handoff: PlannedHandof
     return told
 
 
-def _single_reason(ask: Ask, candidate: Candidate, rule: SlackRule) -> str:
+def _single_reason(ask: Ask, candidate: Candidate, rule: str) -> str:
     load = candidate.load
     where = f"{candidate.layout} on {load.replica_id}"
     if candidate.layout is Layout.PHASED:

@@ -307,7 +307,7 @@ def test_pools_hold_no_leases_and_move_no_pointer(cluster: Any) -> None:
     core.handle(cluster.arrived("r"), 0.0)
     assert core.handle(TimePassed(), 1.0) == []
     snapshot = core.snapshot(1.0)
-    assert snapshot.pointer is None
+    assert snapshot.macro_instances == ()
     assert all(replica.lease_left_s == 0.0 for replica in snapshot.replicas)
 
 

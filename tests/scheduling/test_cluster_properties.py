@@ -127,7 +127,7 @@ def dispatched(actions: list[ClusterAction]) -> set[str]:
 
 
 def check_leases(core: ClusterCore, actions: list[ClusterAction], now: float) -> None:
-    """A phased dispatch comes with its lease; the replica the pointer stands on is open for prefill."""
+    """A phased dispatch comes with its lease; in each macro instance one replica is open for prefill."""
     granted: set[str] = set()
     for action in actions:
         if isinstance(action, GrantLease):
@@ -135,9 +135,12 @@ def check_leases(core: ClusterCore, actions: list[ClusterAction], now: float) ->
         if isinstance(action, Dispatch) and action.plan.layout is Layout.PHASED:
             assert action.plan.replica_id in granted
     snapshot = core.snapshot(now)
-    ring = [replica for replica in snapshot.replicas if replica.view.role is Role.ALTERNATING]
-    if any(replica.closed is None for replica in ring):
-        assert any(replica.open_for_prefill for replica in ring if replica.replica_id == snapshot.pointer)
+    replicas = {replica.replica_id: replica for replica in snapshot.replicas}
+    for macro in snapshot.macro_instances:
+        if any(replicas[member].closed is None for member in macro.members):
+            assert macro.pointer is not None
+            assert replicas[macro.pointer].open_for_prefill
+            assert replicas[macro.pointer].closed is None
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
