@@ -82,6 +82,7 @@ class Deployment:
         self._supervisor = Supervisor()
         self._endpoints: dict[str, str] = {}
         self._watches: set[asyncio.Task[None]] = set()
+        self._drained: set[str] = set()
         self._fleet = fleet_defaults(settings.table("transfer"))
         fixed = {name: getattr(arguments, name) for name in ("host", "port") if getattr(arguments, name) is not None}
         self._front = settings.router(fixed={**fixed, "replicas": ["tcp://127.0.0.1:1"]})
@@ -141,6 +142,8 @@ class Deployment:
         threads = self._settings.table("engine").get("threads") or max(1, (os.cpu_count() or 1) // len(self._roles))
         fixed: dict[str, Any] = {"port": port, "engine": {"threads": threads}, "parent_pid": os.getpid()}
         fixed["transfer"] = self._fleet  # a secret of the environment wins over it
+        if len(self._roles) > 1:
+            fixed["roles_may_change"] = self._settings.table("replica").get("roles_may_change", True)
         if self._arguments.engine:
             fixed["kind"] = self._arguments.engine
         config = self._settings.replica(replica_id=name, role=self._roles[name], fixed=fixed)
@@ -183,9 +186,17 @@ class Deployment:
 
     async def _mend(self, child: Child) -> None:
         """Start an ended replica again on its port, where the router finds it; does not wait until it is ready, so that
-        an end before that is one more end. Raises `ChildFailedError` for the router, or too many ends."""
+        an end before that is one more end. Raises `ChildFailedError` for the router, or too many ends.
+
+        One that was drained ended because it was told to: it stays away, unless it was the last one."""
         now = time.monotonic()
         code = child.process.returncode
+        if code == 0 and child.name in self._roles:
+            self._drained.add(child.name)
+            if len(self._drained) == len(self._roles):
+                raise ChildFailedError("every replica was drained")
+            print(f"phaseserve up: {child.name} was drained, it is not started again", file=sys.stderr, flush=True)
+            return
         child.restarts[:] = [at for at in child.restarts if now - at < RESTART_WINDOW_S] + [now]
         if child.name not in self._roles or len(child.restarts) > MAX_RESTARTS:
             raise ChildFailedError(f"{child.name} ended with code {code}")

@@ -4,7 +4,10 @@
     ├── InvalidRequest      400  the request is wrong; `param` names the field
     ├── UnknownModel        404
     ├── UnknownRequest      404
+    ├── UnknownReplica      404
+    ├── Forbidden           403  an operator's endpoint, and the caller did not show to be one
     ├── RequestTimeout      408  the body did not arrive in time
+    ├── Conflict            409  the fleet cannot do this as it is now; the message says why
     ├── RequestTooLarge     413
     ├── UnsupportedEncoding 415  the body is compressed
     ├── Overloaded          429  carries `retry_after_s`
@@ -78,6 +81,27 @@ class UnknownRequest(PhaseServeError):
 
     status = 404
     code = "request_not_found"
+
+
+class UnknownReplica(PhaseServeError):
+    """No replica of this name is joined."""
+
+    status = 404
+    code = "replica_not_found"
+
+
+class Forbidden(PhaseServeError):
+    """Only an operator may do this, and the caller did not show to be one."""
+
+    status = 403
+    code = "forbidden"
+
+
+class Conflict(PhaseServeError):
+    """The fleet cannot do this as it is now. The message says why."""
+
+    status = 409
+    code = "conflict"
 
 
 class RequestTimeout(PhaseServeError):

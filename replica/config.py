@@ -82,6 +82,8 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """One replica process. `port` 0 takes any free one. With `parent_pid` it ends when that process is gone.
 
     A prefill or decode replica has a data plane, others when `transfer.enabled`: then the fleet's secret is needed.
+    `roles_may_change`: it may become a prefill or decode replica later, so it has one from the start if it can; where
+    it cannot (KV that the host cannot send from, a transport that does not start) it serves all the same without.
     Raises `ConfigError` naming the setting.
     """
 
@@ -95,11 +97,17 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     core: ReplicaCoreConfig = ReplicaCoreConfig()
     loop: LoopConfig = LoopConfig()
     transfer: TransferConfig = TransferConfig()
+    roles_may_change: bool = False
     parent_pid: int = 0
 
     @property
     def hands_over(self) -> bool:
-        """Whether this replica gives KV away or takes it in."""
+        """Whether this replica gives KV away or takes it in, now or in another role."""
+        return self.must_hand_over or self.roles_may_change
+
+    @property
+    def must_hand_over(self) -> bool:
+        """Whether it does not start when it can do neither."""
         return self.transfer.enabled or self.role in (Role.PREFILL, Role.DECODE)
 
     def __post_init__(self) -> None:

@@ -33,15 +33,35 @@ async def data_plane(
 ) -> AsyncIterator[tuple[ReplicaIdentity, Transfer | None]]:
     """The identity with its data endpoints, and the transfer; neither for a replica that does not hand over.
 
-    Raises `ConfigError` when the engine's KV cannot be sent from, and when the service does not start.
+    Raises `ConfigError` when the engine's KV cannot be sent from, and when the service does not start. A replica that
+    would only need it in another role goes without then, and says why.
     """
     if not config.hands_over:
         yield identity, None
         return
+    try:
+        async with _required(config, engine, identity) as found:
+            yield found
+        return
+    except _NoDataPlaneError as error:
+        if config.must_hand_over:
+            raise
+        log.warning("replica %s keeps to the roles alternating and mixed: %s", config.replica_id, error.message)
+    yield identity, None
+
+
+class _NoDataPlaneError(ConfigError):
+    """Raised before anything was yielded."""
+
+
+@asynccontextmanager
+async def _required(
+    config: ReplicaConfig, engine: Engine, identity: ReplicaIdentity
+) -> AsyncIterator[tuple[ReplicaIdentity, Transfer | None]]:
     memory = engine.kv_memory
     if memory is None:
         where = f"the KV of this engine, on {engine.device}, does not lie where the host can send it from"
-        raise ConfigError(f"role {config.role} hands KV over, but {where}", param="role")
+        raise _NoDataPlaneError(f"role {config.role} hands KV over, but {where}", param="role")
     inbox = TransferInbox()
     settings = msgspec.structs.replace(config.transfer, enabled=True)
     me = (identity.replica_id, identity.incarnation, identity.fingerprint)
@@ -69,4 +89,4 @@ async def _started(service: TransferService) -> tuple[str, ...]:
     try:
         return await asyncio.to_thread(service.start, START_S)
     except TransferError as error:
-        raise ConfigError(f"the data plane does not start: {error.message}", param="transfer") from error
+        raise _NoDataPlaneError(f"the data plane does not start: {error.message}", param="transfer") from error

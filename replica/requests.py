@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
@@ -10,7 +11,8 @@ import msgspec
 from contracts import wire
 from contracts.errors import ErrorInfo, Unavailable
 from contracts.handoff import PrefillLeg
-from contracts.replica_io import ClientGone, LeaseGranted, LeaseRevoked
+from contracts.phase import Role
+from contracts.replica_io import ClientGone, LeaseGranted, LeaseRevoked, RoleAssigned
 from contracts.request import Request
 from contracts.views import ReplicaIdentity, ReplicaView
 from replica.handoffs import Handoffs
@@ -19,6 +21,8 @@ from replica.performer import Performer
 from replica.routers import Routers
 from replica.sessions import RouterSession
 from replica.shutdown import Shutdown
+
+log = logging.getLogger("phaseserve.replica")
 
 
 class Requests:
@@ -70,6 +74,8 @@ class Requests:
             case wire.Drain():
                 if not self._shutdown.draining:
                     self._shutdown.drain(f"router {session.router_id} asked for it")
+            case wire.Assign(role=role):
+                self._assign(session, role)
             case wire.Peers(peers=peers):
                 session.peers = peers
                 self._set_peers()
@@ -113,6 +119,18 @@ class Requests:
         if handoffs is not None and refusal is not None:
             handoffs.ended(request.request_id)
         return refusal
+
+    def _assign(self, session: RouterSession, role: Role) -> None:
+        """Another role, and the view that says so at once: until then the router gives nothing to this replica."""
+        view = self._view()
+        if view.role is not role:
+            if role in (Role.PREFILL, Role.DECODE) and self._handoffs is None:
+                log.warning("router %s wants the role %s, but this replica has no data plane", session.router_id, role)
+                return
+            log.info("role %s instead of %s, as router %s says", role, view.role, session.router_id)
+            self._performer.feed(RoleAssigned(role))
+            view = self._view()
+        self._routers.broadcast(view)
 
     def _set_peers(self) -> None:
         """Every router names those that it knows; KV may be sent to all of them."""
