@@ -86,11 +86,17 @@ def running_router(setup: Setup, endpoints: list[str], port: int, logs: Path) ->
 
 
 @contextlib.contextmanager
-def process_of(argv: list[str], log: Path, python: str = sys.executable) -> Iterator[subprocess.Popen[str]]:
-    """An interpreter with these arguments for the time of a `with`; `log` gets what it says to stderr."""
-    argv = [python, *argv]
+def process_of(argv: list[str], log: Path, python: str | None = None) -> Iterator[subprocess.Popen[str]]:
+    """An interpreter with these arguments for the time of a `with`; `log` gets what it says to stderr, and to stdout too
+    when it is another `python` than ours: nobody would read that, and a full pipe stops whoever writes."""
     with log.open("w") as errors:
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True)
+        process = subprocess.Popen(
+            [python or sys.executable, *argv],
+            stdout=errors if python else subprocess.PIPE,
+            stderr=errors,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
     try:
         yield process
     finally:
@@ -100,8 +106,8 @@ def process_of(argv: list[str], log: Path, python: str = sys.executable) -> Iter
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def announced(process: subprocess.Popen[str], mark: str, what: str) -> str:
