@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from contracts.cluster_io import ClientRequestArrived
 from contracts.errors import InvalidRequest
 from contracts.phase import Layout, Role
 from scheduling.cluster_fleet import Fleet
-from scheduling.cluster_replica import ReplicaRecord
+from scheduling.cluster_replica import POOLS, WHOLE, ReplicaRecord
 from scheduling.config import ClusterCoreConfig
 
 NO_REPLICA = "no live replica takes requests"
@@ -43,13 +43,21 @@ def why_unservable(fleet: Fleet, layout: Layout | None, falls_back: bool, why_cl
     if not open_now:
         return "; ".join(f"{record.replica_id}: {why}" for record, why in judged)
     roles = {record.view.role for record in open_now}
+    lacking = why_roles_cannot_serve(roles, layout)
+    if lacking is not None or layout in {Layout.PHASED, Layout.COLOCATED} or (layout is None and roles & WHOLE):
+        return lacking
+    return _why_no_pair(fleet, open_now)
+
+
+def why_roles_cannot_serve(roles: Set[Role], layout: Layout | None) -> str | None:
+    """Which role is wanting for that demand where nothing may fall back, or None."""
     if layout is Layout.PHASED:
         return None if Role.ALTERNATING in roles else "no alternating replica takes requests"
     if layout is Layout.COLOCATED:
         return None if roles - {Role.ALTERNATING} else "no mixed replica takes requests"
-    if layout is None and roles & {Role.ALTERNATING, Role.MIXED}:
+    if (layout is None and roles & WHOLE) or roles >= POOLS:
         return None
-    return _why_no_pair(fleet, open_now)
+    return f"no {'decode' if Role.PREFILL in roles else 'prefill'} replica takes requests"
 
 
 def why_request_unservable(fleet: Fleet, asked: ClientRequestArrived, config: ClusterCoreConfig) -> str | None:

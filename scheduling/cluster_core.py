@@ -16,17 +16,29 @@ from contracts.cluster_io import (
     ClientRequestArrived,
     ClusterAction,
     ClusterEvent,
+    DrainReplica,
     FirstTokenSent,
     KVReserved,
     PrefillFinished,
+    ReplicaDrainRequested,
     ReplicaJoined,
     ReplicaLost,
     RequestEnded,
     RequestRefused,
+    RoleRequested,
     TimePassed,
     ViewReported,
 )
-from contracts.errors import DeadlineExceeded, HandoffFailed, InvalidTransition, Overloaded, Unavailable, error_from
+from contracts.errors import (
+    DeadlineExceeded,
+    HandoffFailed,
+    InvalidTransition,
+    Overloaded,
+    PhaseServeError,
+    Unavailable,
+    error_from,
+)
+from contracts.phase import Role
 from contracts.plan import Decision, FleetDecision
 from scheduling.cluster_availability import NO_REPLICA, demanded_layout, still_connecting, why_unservable
 from scheduling.cluster_placement import Placement
@@ -34,6 +46,7 @@ from scheduling.cluster_replica import ReplicaRecord
 from scheduling.cluster_requests import RequestRecord, RequestStatus
 from scheduling.cluster_snapshot import ClusterSnapshot, take_snapshot
 from scheduling.config import ClusterCoreConfig
+from scheduling.macro_scaling import MacroScaling
 
 PASSING = frozenset({Overloaded.status, Unavailable.status})
 """Refusals by a replica that another one, or the same one later, may not repeat."""
@@ -44,6 +57,7 @@ class ClusterCore:
 
     def __init__(self, config: ClusterCoreConfig) -> None:
         self.placement = Placement(config)
+        self._scaling = MacroScaling(config.macro, self.placement.fleet_decisions)
 
     def handle(self, event: ClusterEvent, now: float) -> list[ClusterAction]:
         """Take one event; returns what to do, in order. Raises `InvalidTransition` on an arrival whose id is in use.
@@ -75,8 +89,16 @@ class ClusterCore:
                 self._lost(event)
             case ViewReported():
                 self._reported(event)
+            case ReplicaDrainRequested(replica_id):
+                self._drain(replica_id)
+            case RoleRequested(replica_id, role, pinned):
+                wish = "an operator wants it"
+                place.actions += place.roles.request(replica_id, role, place.now, pinned=pinned, reason=wish)
             case TimePassed():
                 self._expire()
+                place.actions += [DrainReplica(record.replica_id) for record in place.fleet.to_drain]
+                place.actions += self._scaling.propose(place.fleet, place.now)
+                place.actions += place.roles.time_passed(place.now)
         if isinstance(event, ViewReported | ReplicaJoined | ReplicaLost | TimePassed):
             place.try_pending()
         place.actions += place.leases.renew(place.fleet, place.now)
@@ -107,6 +129,10 @@ class ClusterCore:
 
         return why_unservable(fleet, layout, falls_back, closed) or still_connecting(fleet, closed)
 
+    def why_not_role(self, replica_id: str, role: Role) -> PhaseServeError | None:
+        """Why `RoleRequested` would be refused now, or None: `UnknownReplica`, or `Conflict` with the reason."""
+        return self.placement.roles.why_not(replica_id, role)
+
     def snapshot(self, now: float) -> ClusterSnapshot:
         """The fleet, the pending queue and the totals, for `/decisions` and metrics."""
         return take_snapshot(self.placement, max(now, self.placement.now))
@@ -129,6 +155,7 @@ class ClusterCore:
     def _first_token(self, request_id: str) -> None:
         record = self.placement.requests.get(request_id)
         if record is not None and record.status is RequestStatus.DISPATCHED:
+            self._scaling.first_token(record, self.placement.fleet, self.placement.now)
             record.move(RequestStatus.STREAMING, "first token")
 
     def _prefill_finished(self, request_id: str) -> None:
@@ -199,16 +226,19 @@ class ClusterCore:
         if known is not None and known.identity.incarnation == event.identity.incarnation:
             place.fleet.rejoin(known, event.identity)
             place.view_came(known, event.view)
+            place.actions += place.roles.joined(known, place.now)
             return
         if known is not None:
             place.fleet.drop(known.replica_id, place.now)
         place.fleet.join(event.identity, event.view, place.now)
+        place.actions += place.roles.joined(place.fleet.get(event.identity.replica_id), place.now)
         if known is not None:
             self._wind_up(known, "its process was replaced", {})
 
     def _lost(self, event: ReplicaLost) -> None:
         known = self.placement.fleet.drop(event.replica_id, self.placement.now)
         if known is not None:
+            self.placement.roles.lost(event.replica_id, self.placement.now)
             self._wind_up(known, event.reason, event.tokens_sent)
             self._refuse_unservable()
 
@@ -230,6 +260,17 @@ class ClusterCore:
             self.placement.view_came(known, event.view)
             self._refuse_unservable()
 
+    def _drain(self, replica_id: str) -> None:
+        """A replica is to leave: nothing new goes there, and it is told until its view says that it drains."""
+        place = self.placement
+        record = place.fleet.get(replica_id)
+        if record is not None and not record.draining:
+            reason = f"{replica_id} was asked to leave, with {len(record.placed)} requests to finish"
+            place.fleet_decisions.note(place.now, "drain", reason, replica_id, requests=len(record.placed))
+            place.fleet.drain(record, place.now)
+            place.actions.append(DrainReplica(replica_id))
+            self._refuse_unservable()
+
     def _refuse_unservable(self) -> None:
         """Those that wait for what no replica left can give are told at once."""
         place = self.placement
@@ -242,6 +283,7 @@ class ClusterCore:
         place = self.placement
         for record in place.pending.expired(place.now):
             waited_s = place.now - record.due_from
+            self._scaling.gave_up(record, place.now)
             place.refuse(record, DeadlineExceeded(f"no replica could take the request within {waited_s:.1f} s"))
         limit_s = place.config.first_token_deadline_s
         for record in list(place.requests.values()):

@@ -86,6 +86,16 @@ class Fleet:
         record.drain_requested = True
         self._enter(record, now)
 
+    @property
+    def to_drain(self) -> list[ReplicaRecord]:
+        """Those that were asked to leave and whose view does not say yet that they do."""
+        return [record for record in self if record.drain_requested and not record.view.draining]
+
+    def role_wanted(self, record: ReplicaRecord) -> None:
+        """It was told, or is not told any more, to have another role: what it may be given is different now."""
+        self.changes += 1
+        record.touch()
+
     def _leave(self, record: ReplicaRecord) -> None:
         """Take a replica out of the census, before what it is there for changes."""
         self.changes += 1
@@ -119,6 +129,8 @@ class Fleet:
         view, age_s = record.view, now - record.view_at
         if record.draining:
             return "draining"
+        if record.becomes is not None:
+            return f"becomes {record.becomes}"
         if age_s > self._oldest_view_s(record):
             return f"last view {age_s:.1f} s old"
         if view.step_age_s > 0 and view.step_age_s + age_s > self._config.step_stuck_s:

@@ -42,6 +42,7 @@ from scheduling.output_reserve import OutputLengths
 from scheduling.plan_choice import plan_request
 from scheduling.plan_inputs import Ask, Candidate, FleetLoads
 from scheduling.plan_reason import plan_of
+from scheduling.role_changes import RoleChanges
 
 
 class Placement:
@@ -52,6 +53,7 @@ class Placement:
         self.fleet_decisions = FleetDecisions()
         self.fleet = Fleet(config, self.fleet_decisions)
         self.leases = PrefillLeases(config)
+        self.roles = RoleChanges(config, self.fleet, self.fleet_decisions)
         self.pending = PendingQueue(config)
         self.requests: dict[str, RequestRecord] = {}
         self.decisions = DecisionRing(config.decisions_kept)
@@ -123,6 +125,7 @@ class Placement:
     def view_came(self, replica: ReplicaRecord, view: ReplicaView) -> None:
         """Take a replica's newer view; requests that it refused may be offered to it again."""
         self.fleet.report(replica, view, self.now)
+        self.roles.view_came(replica, self.now)
         for record in self.pending:
             if replica.replica_id in record.avoid:
                 record.avoid -= {replica.replica_id}
@@ -280,7 +283,7 @@ class Placement:
         target.place(here, self.now, self.config)
         if giver is not None and elsewhere is not None:
             giver.announce(elsewhere)
-        plan = plan_of(ask, found, self.config.slack_rule)
+        plan = plan_of(ask, found, self.config.admission)
         if found.layout is Layout.PHASED:
             self.fleet.take_turn(target)
             self.actions.append(grant(target, self.now, self.config))

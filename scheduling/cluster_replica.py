@@ -15,6 +15,8 @@ from scheduling.plan_slack import allowed_slack_s
 
 WHOLE = frozenset({Role.ALTERNATING, Role.MIXED})
 """Roles of replicas that are there to serve requests whole."""
+POOLS = frozenset({Role.PREFILL, Role.DECODE})
+"""Roles of replicas that hand KV over."""
 
 
 @dataclass(slots=True)
@@ -23,7 +25,8 @@ class ReplicaRecord:
     of them that the last view does not count yet (views lag). `window` holds when the TTFT target of each member of
     the current prefill window ends. `lease_until` is when the prefill lease ends, `forced_at` when the next late
     prompt may be forced upon the streams here. `macro_instance` names the one in which it takes turns.
-    `drain_requested`: it was told to leave. Whatever changes here puts its id into `touched`.
+    `drain_requested`: it was told to leave. `wanted_role`: it was told to have this one, and its view does not say so
+    yet. Whatever changes here puts its id into `touched`.
     """
 
     identity: ReplicaIdentity
@@ -36,6 +39,7 @@ class ReplicaRecord:
     forced_at: float = 0.0
     macro_instance: str | None = None
     drain_requested: bool = False
+    wanted_role: Role | None = None
     touched: set[str] = field(default_factory=set)
     window: dict[str, float] = field(default_factory=dict)
     _load: Load | None = None
@@ -57,6 +61,12 @@ class ReplicaRecord:
     def draining(self) -> bool:
         """Whether it is to leave, or leaves already: nothing new comes here."""
         return self.drain_requested or self.view.draining
+
+    @property
+    def becomes(self) -> Role | None:
+        """The role that it was told to have, if that is not for what it is given to do now."""
+        wanted, role = self.wanted_role, self.view.role
+        return None if wanted is None or wanted is role or {wanted, role} <= WHOLE else wanted
 
     @property
     def backlog_s(self) -> float:

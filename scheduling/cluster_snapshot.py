@@ -14,7 +14,10 @@ from scheduling.link_math import cautious_rate
 
 
 class ReplicaSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One live replica. `closed` says why it takes no new request, else None; `backlog_s` counts what is on its way."""
+    """One live replica. `closed` says why it takes no new request, else None; `backlog_s` counts what is on its way.
+
+    `wanted_role` is the one it has or is about to have; `pinned`: an operator chose it.
+    """
 
     replica_id: str
     incarnation: str
@@ -24,6 +27,8 @@ class ReplicaSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     open_for_prefill: bool
     lease_left_s: float
     macro_instance: str | None
+    wanted_role: Role
+    pinned: bool
     placed: int
     unacked: int
     backlog_s: float
@@ -171,6 +176,8 @@ def _replica_snapshot(place: Placement, record: ReplicaRecord, now: float) -> Re
         open_for_prefill=lease_left_s > 0,
         lease_left_s=lease_left_s,
         macro_instance=record.macro_instance,
+        wanted_role=place.roles.wanted(record),
+        pinned=place.roles.is_pinned(record.replica_id),
         placed=len(record.placed),
         unacked=len(record.unacked),
         backlog_s=record.backlog_s,
