@@ -10,7 +10,11 @@ from contracts.errors import ConfigError
 from contracts.request import Slo
 from scheduling.config import ClusterCoreConfig
 
+ADMIN_TOKEN_VARIABLE = "PHASESERVE_ADMIN_TOKEN"
 _ENDPOINT = re.compile(r"tcp://([^\[\]:/]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}\Z")
+
+
+_TOKEN = re.compile(r"[!-~]{16,}\Z")
 
 
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,6 +56,11 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     control endpoints. A replica that says nothing for `silence_s` is lost; it is pinged every `heartbeat_s`.
     `request_deadline_s` bounds a whole request; `drain_s` bounds the wait for running streams after SIGTERM.
     `max_context` lowers the model's own context length when set.
+    `admin_token` is what an operator's endpoints want as bearer (in the environment: `PHASESERVE_ADMIN_TOKEN`); empty:
+    they are for clients on this machine only.
+
+    Of `shards` routers that share a port and the list `replicas`, this is number `shard`: it serves the replicas that
+    `scheduling.shards` gives it, and knows of no others.
     """
 
     model: str
@@ -68,6 +77,9 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tick_s: float = 0.1
     request_deadline_s: float = 600.0
     drain_s: float = 60.0
+    admin_token: str = ""
+    shard: int = 0
+    shards: int = 1
 
     def __post_init__(self) -> None:
         positive = ("heartbeat_s", "silence_s", "tick_s", "request_deadline_s")
@@ -78,6 +90,10 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError("silence_s must be greater than heartbeat_s", param="silence_s")
         if not self.replicas:
             raise ConfigError("at least one replica endpoint is needed", param="replicas")
+        if not 1 <= self.shards <= len(self.replicas):
+            raise ConfigError(f"shards must lie between 1 and the {len(self.replicas)} replicas", param="shards")
+        if not 0 <= self.shard < self.shards:
+            raise ConfigError(f"shard must lie between 0 and {self.shards - 1}", param="shard")
         for endpoint in self.replicas:
             if not _ENDPOINT.match(endpoint):
                 raise ConfigError(f"{endpoint!r} is not of the form tcp://host:port", param="replicas")
@@ -87,3 +103,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(f"port {self.port} is not in 0..65535", param="port")
         if self.max_context is not None and self.max_context < 2:
             raise ConfigError("max_context must be at least 2", param="max_context")
+        if self.admin_token and not _TOKEN.match(self.admin_token):
+            raise ConfigError(
+                "admin_token must be at least 16 printable characters without spaces", param="admin_token"
+            )

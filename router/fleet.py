@@ -23,12 +23,17 @@ from contracts.cluster_io import (
     ClusterEvent,
     Dispatch,
     DispatchPrefill,
+    DrainReplica,
     GrantLease,
+    ProposeReplicas,
     RefuseRequest,
+    ReplicaDrainRequested,
     ReplicaJoined,
     ReplicaLost,
     RequestRefused,
     RevokeLease,
+    RoleRequested,
+    SetRole,
     TimePassed,
     ViewReported,
 )
@@ -51,6 +56,7 @@ from router.placements import Placements
 from router.replica_link import ReplicaLink
 from router.token_table import TokenTable
 from scheduling.cluster_core import ClusterCore
+from scheduling.shards import shard_of
 
 log = logging.getLogger("phaseserve.router")
 
@@ -77,7 +83,7 @@ class Fleet:
                 heartbeat_s=config.heartbeat_s,
                 silence_s=config.silence_s,
             )
-            for endpoint in config.replicas
+            for endpoint in shard_of(config.replicas, config.shard, config.shards)
         ]
         self._joined: dict[str, ReplicaLink] = {}
         self._contexts: dict[str, int] = {}
@@ -169,6 +175,10 @@ class Fleet:
             self.close(call)
         return len(calls)
 
+    def tell(self, wish: RoleRequested | ReplicaDrainRequested) -> None:
+        """What an operator wants. The core's `why_not_role` and `why_not_drain` say before whether it will be."""
+        self._feed(wish)
+
     # ---- what replicas say (LinkOwner) --------------------------------------------------------------------------
 
     def joined(self, link: ReplicaLink, welcome: wire.Welcome) -> str | None:
@@ -243,6 +253,13 @@ class Fleet:
             case CancelOn(replica_id, request_id):
                 if (flight := self._flights.get(request_id)) is not None:
                     self._placements.end_on(flight, replica_id)
+            case SetRole(replica_id, role):
+                self._send(replica_id, wire.Assign(role=role))
+            case DrainReplica(replica_id):
+                self._send(replica_id, wire.Drain())
+            case ProposeReplicas(change, reason):
+                log.info("the fleet should have %+d replicas: %s", change, reason)
+                self._metrics.proposals.labels("more" if change > 0 else "fewer").inc()
             case RefuseRequest(request_id, error):
                 if (flight := self._flights.get(request_id)) is not None:
                     self._fail(flight, error_from(error))

@@ -87,8 +87,8 @@ def running_router(setup: Setup, endpoints: list[str], port: int, logs: Path) ->
 
 @contextlib.contextmanager
 def process_of(argv: list[str], log: Path, python: str | None = None) -> Iterator[subprocess.Popen[str]]:
-    """An interpreter with these arguments for the time of a `with`; `log` gets what it says to stderr, and to stdout too
-    when it is another `python` than ours: nobody would read that, and a full pipe stops whoever writes."""
+    """An interpreter with these arguments for the time of a `with`. `log` gets its stderr, and its stdout too when it
+    is another `python` than ours: nobody would read that, and a full pipe stops whoever writes."""
     with log.open("w") as errors:
         process = subprocess.Popen(
             [python or sys.executable, *argv],
