@@ -16,7 +16,6 @@ from contracts.cluster_io import (
     ClientRequestArrived,
     ClusterAction,
     ClusterEvent,
-    DrainReplica,
     FirstTokenSent,
     KVReserved,
     PrefillFinished,
@@ -41,6 +40,7 @@ from contracts.errors import (
 from contracts.phase import Role
 from contracts.plan import Decision, FleetDecision
 from scheduling.cluster_availability import NO_REPLICA, demanded_layout, still_connecting, why_unservable
+from scheduling.cluster_drains import repeated_drains, request_drain
 from scheduling.cluster_placement import Placement
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.cluster_requests import RequestRecord, RequestStatus
@@ -90,13 +90,14 @@ class ClusterCore:
             case ViewReported():
                 self._reported(event)
             case ReplicaDrainRequested(replica_id):
-                self._drain(replica_id)
+                request_drain(place, replica_id)
+                self._refuse_unservable()
             case RoleRequested(replica_id, role, pinned):
                 wish = "an operator wants it"
                 place.actions += place.roles.request(replica_id, role, place.now, pinned=pinned, reason=wish)
             case TimePassed():
                 self._expire()
-                place.actions += [DrainReplica(record.replica_id) for record in place.fleet.to_drain]
+                place.actions += repeated_drains(place)
                 place.actions += self._scaling.propose(place.fleet, place.now)
                 place.actions += place.roles.time_passed(place.now)
         if isinstance(event, ViewReported | ReplicaJoined | ReplicaLost | TimePassed):
@@ -258,17 +259,6 @@ class ClusterCore:
         known = self.placement.fleet.get(event.view.replica_id)
         if known is not None and known.identity.incarnation == event.view.incarnation:
             self.placement.view_came(known, event.view)
-            self._refuse_unservable()
-
-    def _drain(self, replica_id: str) -> None:
-        """A replica is to leave: nothing new goes there, and it is told until its view says that it drains."""
-        place = self.placement
-        record = place.fleet.get(replica_id)
-        if record is not None and not record.draining:
-            reason = f"{replica_id} was asked to leave, with {len(record.placed)} requests to finish"
-            place.fleet_decisions.note(place.now, "drain", reason, replica_id, requests=len(record.placed))
-            place.fleet.drain(record, place.now)
-            place.actions.append(DrainReplica(replica_id))
             self._refuse_unservable()
 
     def _refuse_unservable(self) -> None:
