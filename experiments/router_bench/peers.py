@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--step-ms", type=float, default=50.0)
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--routers", type=int, nargs="+", default=[1], help="of ours on one port, with a replica each")
     parser.add_argument("--sglang-python", type=Path)
     words = parser.parse_args()
     print(describe_machine())
@@ -71,7 +72,8 @@ def main() -> None:
             load = Load(streams, words.rounds, words.max_tokens, words.max_tokens * setup.step_s / streams)
             print(f"\n{streams} streams x {load.rounds}, {load.max_tokens} tokens, step {words.step_ms:g} ms")
             show(straight(setup, load, Path(folder)))
-            show(ours(setup, load, Path(folder)))
+            for routers in words.routers:
+                show(ours(setup, load, Path(folder), routers))
             if words.sglang_python is not None:
                 show(sglang(setup, load, Path(folder), words.sglang_python))
 
@@ -92,23 +94,27 @@ def straight(setup: Setup, load: Load, logs: Path) -> Measured:
         return _stamped("no router", asyncio.run(http_load(load, url, MODEL)), 0.0)
 
 
-def ours(setup: Setup, load: Load, logs: Path) -> Measured:
-    """PhaseServe's router before one mixed replica with the fake engine."""
+def ours(setup: Setup, load: Load, logs: Path, routers: int) -> Measured:
+    """PhaseServe's routers, on one port, before as many mixed replicas with the fake engine."""
     files = resolve_model(setup.model)
-    notes = logs / "peers-tap.msgpack"
-    with running_replica(setup, logs) as endpoint, ExitStack() as others:
-        tap = others.enter_context(running_tap(endpoint, notes))
-        stack = others.enter_context(running_router(setup, [tap], free_port(), logs))
-        before = cpu_seconds(stack.router_pid)
-        seen = asyncio.run(http_load(load, stack.url, files.name))
-        cpu_s = cpu_seconds(stack.router_pid) - before
+    notes = [logs / f"peers-tap{i}.msgpack" for i in range(routers)]
+    with ExitStack() as replicas, ExitStack() as others:
+        endpoints = [replicas.enter_context(running_replica(setup, logs, f"bench{i}")) for i in range(routers)]
+        taps = [others.enter_context(running_tap(*pair)) for pair in zip(endpoints, notes, strict=True)]
+        port = free_port()
+        stacks = [others.enter_context(running_router(setup, taps, port, logs, i, routers)) for i in range(routers)]
+        before = sum(cpu_seconds(stack.router_pid) for stack in stacks)
+        seen = asyncio.run(http_load(load, stacks[0].url, files.name))
+        cpu_s = sum(cpu_seconds(stack.router_pid) for stack in stacks) - before
         others.close()
-        passed = msgspec.msgpack.decode(notes.read_bytes(), type=list[Passed])
+        passed = [msgspec.msgpack.decode(note.read_bytes(), type=list[Passed]) for note in notes]
     tokenizer = Tokenizer.from_file(str(files.tokenizer_file))
-    tokens = read_tap(passed, NAME_LENGTH)
+    tokens = {name: sequence for one in passed for name, sequence in read_tap(one, NAME_LENGTH).items()}
     added = added_by_router(seen, tokens, lambda ids: tokenizer.decode(ids, skip_special_tokens=True))
     count = sum(len(sequence.tokens) for sequence in tokens.values())
-    return Measured("PhaseServe", added.ttft_s, added.first_s + added.later_s, cpu_s, count, _elapsed_s(seen))
+    return Measured(
+        f"PhaseServe, {routers} router(s)", added.ttft_s, added.first_s + added.later_s, cpu_s, count, _elapsed_s(seen)
+    )
 
 
 def sglang(setup: Setup, load: Load, logs: Path, python: Path) -> Measured:

@@ -71,16 +71,19 @@ def running_tap(endpoint: str, notes: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def running_router(setup: Setup, endpoints: list[str], port: int, logs: Path) -> Iterator[Stack]:
-    """A router over these replicas, once it is ready."""
+def running_router(
+    setup: Setup, endpoints: list[str], port: int, logs: Path, shard: int = 0, shards: int = 1
+) -> Iterator[Stack]:
+    """A router over these replicas (its share of them, when it is one of several `shards`), once it is ready."""
     argv = ["-m", "cli", "router", "--model", setup.model, "--port", str(port)]
+    argv += ["--set", f"router.shard={shard}", "--set", f"router.shards={shards}"]
     argv += [word for endpoint in endpoints for word in ("--replica", endpoint)]
     url = f"http://127.0.0.1:{port}"
-    with process_of(argv, logs / "router.log") as process:
+    with process_of(argv, logs / f"router{shard}.log") as process:
         deadline = time.monotonic() + READY_S
         while not answers(f"{url}/health/ready"):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the router did not become ready, see {logs / 'router.log'}")
+                raise SystemExit(f"the router did not become ready, see {logs / f'router{shard}.log'}")
             time.sleep(0.1)
         yield Stack(url, process.pid)
 
