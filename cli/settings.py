@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from contracts.errors import ConfigError
 from contracts.phase import Role
 from contracts.request import Slo
 from replica.config import ReplicaConfig, with_secret
-from router.config import RouterConfig
+from router.config import ADMIN_TOKEN_VARIABLE, RouterConfig
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -116,6 +117,7 @@ class Settings:
         layers = [
             {"model": self.model, "slo": self.table("slo"), "cluster": self.table("cluster")},
             self.table("router"),
+            {"admin_token": os.environ[ADMIN_TOKEN_VARIABLE]} if os.environ.get(ADMIN_TOKEN_VARIABLE) else {},
             fixed or {},
         ]
         return build(RouterConfig, layers)

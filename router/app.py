@@ -30,6 +30,7 @@ from router.http_body import OpenBodies
 from router.intake import Intake
 from router.metrics import RouterMetrics
 from router.openai_reply import error_body
+from router.operator_endpoints import build_operator_routes
 from router.token_table import TokenTable
 from router.tokenizing import PromptEncoder, load_tokenizer
 from scheduling.cluster_core import ClusterCore
@@ -65,6 +66,7 @@ def build_app(
             encoder.close()
 
     app = FastAPI(title="PhaseServe", openapi_url=None, redirect_slashes=False, lifespan=lifespan)
+    app.include_router(build_operator_routes(served))
     app.include_router(build_routes(served))
     app.state.served = served
     app.add_exception_handler(PhaseServeError, _named_error)

@@ -24,7 +24,7 @@ from router.generation import Endpoint, Generation
 from router.http_body import OpenBodies, read_body
 from router.intake import Intake
 from router.metrics import RouterMetrics, outcome_of_status
-from router.shown import shown_decision, shown_fleet
+from router.shown import shown_decision
 from router.token_table import TokenTable
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
@@ -96,10 +96,6 @@ def build_routes(served: Served) -> APIRouter:
     async def decisions(limit: int = Query(default=100, ge=1, le=10_000)) -> Response:
         newest = [shown_decision(decision) for decision in served.fleet.core.decisions()[:limit]]
         return _json({"decisions": newest, "fleet": served.fleet.core.snapshot(time.monotonic())})
-
-    @routes.api_route("/fleet", methods=READ)
-    async def fleet() -> Response:
-        return _json(shown_fleet(served.fleet, time.monotonic()))
 
     return routes
 

@@ -12,9 +12,9 @@ import msgspec
 
 from contracts.errors import InvalidRequest
 from router.client_text import clip
-from router.openai_schema import HARMLESS, ChatBody, CompletionBody
+from router.openai_schema import HARMLESS
 
-_Body = TypeVar("_Body", ChatBody, CompletionBody)
+_Body = TypeVar("_Body", bound=msgspec.Struct)
 _PATH = re.compile(r" - at `\$\.?(.*)`\Z")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*?)`")

@@ -66,6 +66,9 @@ class RouterMetrics:
         self.malformed_messages = Counter(
             "phaseserve_malformed_messages", "Messages of replicas that did not decode.", registry=reg
         )
+        self.proposals = Counter(
+            "phaseserve_fleet_proposals", "Proposals to add or remove replicas.", ("direction",), registry=reg
+        )
 
     def _histograms(self) -> None:
         reg = self.registry

@@ -9,6 +9,7 @@ import msgspec
 from contracts.handoff import LinkView
 from contracts.plan import Decision
 from router.fleet import Fleet
+from scheduling.cluster_snapshot import ReplicaSnapshot
 
 
 def shown_decision(decision: Decision) -> dict[str, Any]:
@@ -21,31 +22,44 @@ def shown_decision(decision: Decision) -> dict[str, Any]:
 
 def shown_fleet(fleet: Fleet, now: float) -> dict[str, Any]:
     """Replicas with role, state, endpoints and links; control endpoints that nobody answers at, and why."""
-    endpoints = {link.replica_id: link.endpoint for link in fleet.links if link.replica_id is not None}
-    replicas = []
-    for replica in fleet.core.snapshot(now).replicas:
-        view = replica.view
-        identity = fleet.identity_of(replica.replica_id)
-        replicas.append(
-            {
-                "replica_id": replica.replica_id,
-                "incarnation": replica.incarnation,
-                "role": view.role,
-                "phase": view.phase,
-                "closed": replica.closed,
-                "endpoint": endpoints.get(replica.replica_id),
-                "device": None if identity is None else identity.device,
-                "data_endpoints": () if identity is None else identity.data_endpoints,
-                "fingerprint": None if identity is None else identity.fingerprint,
-                "waiting": view.waiting,
-                "running": view.running,
-                "receiving": view.receiving,
-                "sending": view.sending,
-                "links": [_shown_link(link) for link in view.links],
-            }
-        )
+    replicas = [_shown_replica(fleet, replica) for replica in fleet.core.snapshot(now).replicas]
     missing = [{"endpoint": link.endpoint, "why_not": link.why_not} for link in fleet.links if link.replica_id is None]
     return {"replicas": replicas, "not_joined": missing}
+
+
+def shown_replica(fleet: Fleet, replica_id: str, now: float) -> dict[str, Any] | None:
+    """One of them, None when it is not there."""
+    found = (replica for replica in fleet.core.snapshot(now).replicas if replica.replica_id == replica_id)
+    replica = next(found, None)
+    return None if replica is None else _shown_replica(fleet, replica)
+
+
+def _shown_replica(fleet: Fleet, replica: ReplicaSnapshot) -> dict[str, Any]:
+    view = replica.view
+    identity = fleet.identity_of(replica.replica_id)
+    endpoints = (link.endpoint for link in fleet.links if link.replica_id == replica.replica_id)
+    return {
+        "replica_id": replica.replica_id,
+        "incarnation": replica.incarnation,
+        "role": view.role,
+        "wanted_role": replica.wanted_role,
+        "pinned": replica.pinned,
+        "guarded": view.guarded,
+        "phase": view.phase,
+        "macro_instance": replica.macro_instance,
+        "draining": view.draining,
+        "closed": replica.closed,
+        "endpoint": next(endpoints, None),
+        "device": None if identity is None else identity.device,
+        "data_endpoints": () if identity is None else identity.data_endpoints,
+        "fingerprint": None if identity is None else identity.fingerprint,
+        "waiting": view.waiting,
+        "running": view.running,
+        "backlog_s": replica.backlog_s,
+        "receiving": view.receiving,
+        "sending": view.sending,
+        "links": [_shown_link(link) for link in view.links],
+    }
 
 
 def _shown_link(link: LinkView) -> dict[str, Any]:

@@ -134,6 +134,10 @@ class ClusterCore:
         """Why `RoleRequested` would be refused now, or None: `UnknownReplica`, or `Conflict` with the reason."""
         return self.placement.roles.why_not(replica_id, role)
 
+    def why_not_drain(self, replica_id: str) -> PhaseServeError | None:
+        """Why an operator is refused `ReplicaDrainRequested` now, or None: as `why_not_role`."""
+        return self.placement.roles.why_not_leave(replica_id)
+
     def snapshot(self, now: float) -> ClusterSnapshot:
         """The fleet, the pending queue and the totals, for `/decisions` and metrics."""
         return take_snapshot(self.placement, max(now, self.placement.now))

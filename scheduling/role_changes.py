@@ -68,6 +68,16 @@ class RoleChanges:
         lacking = self._lacking(record, role)
         return None if lacking is None else Conflict(f"with {replica_id} as {role} nothing could be served: {lacking}")
 
+    def why_not_leave(self, replica_id: str) -> PhaseServeError | None:
+        """Why a replica cannot be drained now, or None. One that drains already may be told again."""
+        record = self._fleet.get(replica_id)
+        if record is None:
+            return UnknownReplica(f"no replica {replica_id!r} is joined", param="replica_id")
+        if record.draining:
+            return None
+        lacking = self._lacking(record, None)
+        return None if lacking is None else Conflict(f"without {replica_id} nothing could be served: {lacking}")
+
     def request(
         self, replica_id: str, role: Role, now: float, *, pinned: bool, reason: str, **numbers: float
     ) -> list[ClusterAction]:
@@ -140,13 +150,13 @@ class RoleChanges:
     ) -> list[ClusterAction]:
         self._changes[record.replica_id] = _Change(role, asked_at, asked_at if said_at is None else said_at)
         record.wanted_role = role
-        self._fleet.role_wanted(record)
+        record.touch()
         return [SetRole(record.replica_id, role)]
 
     def _end(self, record: ReplicaRecord) -> None:
         self._changes.pop(record.replica_id, None)
         record.wanted_role = None
-        self._fleet.role_wanted(record)
+        record.touch()
 
     def _give_up(self, record: ReplicaRecord, change: _Change, now: float) -> None:
         """It says views but not this: a replica of an earlier version, or one that cannot."""
@@ -173,9 +183,13 @@ class RoleChanges:
         elif before is not None and not pinned:
             self._decisions.note(now, "role_unpinned", f"the planner may change the role of {replica_id}", replica_id)
 
-    def _lacking(self, record: ReplicaRecord, role: Role) -> str | None:
-        """What the fleet would lack to serve anything at all under the deployment's settings, or None."""
+    def _lacking(self, record: ReplicaRecord, role: Role | None) -> str | None:
+        """What the fleet would lack to serve anything at all under the deployment's settings, or None. `role` None:
+        without that replica."""
+        roles = {self.wanted(other) for other in self._fleet if other is not record and not other.draining}
+        roles |= set() if role is None else {role}
+        if not roles:
+            return "no other replica takes requests"
         if self._config.on_unavailable == "colocate":
             return None
-        roles = {self.wanted(other) for other in self._fleet if other is not record and not other.draining}
-        return why_roles_cannot_serve(roles | {role}, demanded_layout(None, self._config))
+        return why_roles_cannot_serve(roles, demanded_layout(None, self._config))
