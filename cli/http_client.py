@@ -10,7 +10,11 @@ import httpx
 
 
 class ServerError(Exception):
-    """The server said no, or nothing. The message is fit to print."""
+    """The server said no (`status`), or nothing (None). The message is fit to print."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def chat_events(url: str, body: dict[str, Any], *, api_key: str | None, timeout_s: float) -> Iterator[dict[str, Any]]:
@@ -47,9 +51,9 @@ def get_json(url: str, path: str, *, timeout_s: float = 5.0) -> Any:
     return _json(get_text(url, path, timeout_s=timeout_s), f"{url}{path}")
 
 
-def post_json(url: str, path: str, body: dict[str, Any], *, timeout_s: float) -> Any:
-    """A POST of JSON that answers JSON. Raises `ServerError`."""
-    return _json(_answered("POST", url, path, body, timeout_s).text, f"{url}{path}")
+def post_json(url: str, path: str, body: dict[str, Any], *, timeout_s: float, token: str = "") -> Any:
+    """A POST of JSON that answers JSON, with `token` as bearer if there is one. Raises `ServerError`."""
+    return _json(_answered("POST", url, path, body, timeout_s, token).text, f"{url}{path}")
 
 
 def sample_of(metrics: str, name: str, labels: dict[str, str]) -> float:
@@ -62,13 +66,16 @@ def sample_of(metrics: str, name: str, labels: dict[str, str]) -> float:
     raise ServerError(f"the server has no metric {name} with {', '.join(wanted)}")
 
 
-def _answered(method: str, url: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> httpx.Response:
+def _answered(
+    method: str, url: str, path: str, body: dict[str, Any] | None, timeout_s: float, token: str = ""
+) -> httpx.Response:
+    headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
-        response = httpx.request(method, f"{url}{path}", json=body, timeout=timeout_s)
+        response = httpx.request(method, f"{url}{path}", json=body, timeout=timeout_s, headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ServerError(f"{url}: {str(error) or type(error).__name__}") from error
-    if response.status_code != 200:
-        raise ServerError(f"{response.status_code}: {_message(response)}")
+    if not response.is_success:
+        raise ServerError(f"{response.status_code}: {_message(response)}", response.status_code)
     return response
 
 

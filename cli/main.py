@@ -14,6 +14,7 @@ COMMANDS = {
     "router": "the front door alone, for replicas that run elsewhere",
     "replica": "one replica alone",
     "chat": "ask a running server one question",
+    "fleet": "the replicas of a running server; give one another role, or drain it",
     "doctor": "what is installed, does the model load, does a request work, at what speed",
     "sweep": "which layout pays at which link rate, measured here (--live)",
 }

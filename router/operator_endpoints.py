@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from starlette.requests import Request
 
 from contracts.cluster_io import ReplicaDrainRequested, RoleRequested
+from contracts.errors import PhaseServeError, UnknownReplica
 from contracts.phase import Role
 from router.endpoints import READ, Served
 from router.http_body import read_body
@@ -45,24 +46,31 @@ def build_operator_routes(served: Served) -> APIRouter:
         require_operator(request, served.config.admin_token)
         replica_id = request.path_params["replica_id"]
         wish = parse_body(await read_body(request, served.config.limits, served.bodies), RoleBody)
-        refusal = fleet.core.why_not_role(replica_id, wish.role)
-        if refusal is not None:
-            raise refusal
+        _refuse(served, fleet.core.why_not_role(replica_id, wish.role))
         fleet.tell(RoleRequested(replica_id, wish.role, wish.pinned))
         return _json(shown_replica(fleet, replica_id, time.monotonic()), 202)
 
     async def drain(request: Request) -> Response:
         require_operator(request, served.config.admin_token)
         replica_id = request.path_params["replica_id"]
-        refusal = fleet.core.why_not_drain(replica_id)
-        if refusal is not None:
-            raise refusal
+        _refuse(served, fleet.core.why_not_drain(replica_id))
         fleet.tell(ReplicaDrainRequested(replica_id))
         return _json(shown_replica(fleet, replica_id, time.monotonic()), 202)
 
     routes.add_route("/fleet/replicas/{replica_id:path}/role", set_role, methods=["POST"])
     routes.add_route("/fleet/replicas/{replica_id:path}/drain", drain, methods=["POST"])
     return routes
+
+
+def _refuse(served: Served, refusal: PhaseServeError | None) -> None:
+    if refusal is None:
+        return
+    config = served.config
+    if isinstance(refusal, UnknownReplica) and config.shards > 1:
+        own = ", ".join(link.endpoint for link in served.fleet.links)
+        message = f"{refusal.message}; this router is shard {config.shard} of {config.shards} and has only {own}"
+        raise UnknownReplica(message, param=refusal.param)
+    raise refusal
 
 
 def _json(value: object, status: int = 200) -> Response:
