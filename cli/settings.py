@@ -1,6 +1,7 @@
 """One file of settings for a whole deployment, and the config of each process that follows from it.
 
 model = "smollm2-135m"
+admission = "min"         scheduling.admission_rules: the same for replicas and router, never one without the other
 [slo]         ttft_s, tpot_s
 [engine]      engine.config.EngineConfig
 [scheduling]  scheduling.config.ReplicaCoreConfig
@@ -24,6 +25,7 @@ from contracts.phase import Role
 from contracts.request import Slo
 from replica.config import ReplicaConfig, with_secret
 from router.config import ADMIN_TOKEN_VARIABLE, RouterConfig
+from scheduling.admission_rules import parse_rule
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -64,12 +66,14 @@ class Settings:
             self._tables = merge(self._tables, layer)
         _check_finite(self._tables, "")
         for name, table in self._tables.items():
-            if name != "model" and name not in SECTIONS:
-                raise ConfigError(f"unknown section {name!r}; there are model, {', '.join(SECTIONS)}", param=name)
+            if name not in {"model", "admission", *SECTIONS}:
+                known = f"model, admission, {', '.join(SECTIONS)}"
+                raise ConfigError(f"unknown section {name!r}; there are {known}", param=name)
             if name in SECTIONS and not isinstance(table, dict):
                 raise ConfigError(f"{name} is a section, not a value", param=name)
         if not isinstance(self.model, str) or not self.model:
             raise ConfigError("model must be a name or a path", param="model")
+        self._share_admission()
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Settings:
@@ -89,6 +93,24 @@ class Settings:
         """What is to be served."""
         name: str = self._tables.get("model", DEFAULT_MODEL)
         return name
+
+    def _share_admission(self) -> None:
+        """One admission rule for both cores, wherever it was written. Raises `ConfigError` where two were."""
+        places = {"admission": self._tables.get("admission")}
+        for section in ("scheduling", "cluster"):
+            places[f"{section}.admission"] = self.table(section).get("admission")
+        given = {place: rule for place, rule in places.items() if rule is not None}
+        if not given:
+            return
+        place, rule = next(iter(given.items()))
+        if not isinstance(rule, str):
+            raise ConfigError(f"{place} must be the name of a rule", param=place)
+        parse_rule(rule)
+        if any(other != rule for other in given.values()):
+            told = ", ".join(f"{name} is {value!r}" for name, value in given.items())
+            raise ConfigError(f"replicas and router must have one admission rule, but {told}", param=place)
+        for section in ("scheduling", "cluster"):
+            self._tables[section] = merge(self.table(section), {"admission": rule})
 
     def table(self, section: str) -> dict[str, Any]:
         """One section as it was written."""

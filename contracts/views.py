@@ -58,6 +58,9 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     `receiving` sequences wait for their KV (blocks reserved, counted in `running`), `sending` ones have been computed
     and hold their blocks until the receiver has all of them. `handoffs_*`, `kv_bytes_*` and `checksum_errors` count
     since the start. `links` are this replica's links to the peers it may send to.
+    `switch_left_s` is what is left of the TTFT target of the tightest stream that waits for its first decode step
+    (the switch wait counts into it), None without one whose target can still be met. `window_cuts` counts how often
+    streams got a step in the middle of a prefill window.
     `guarded` streams began under an earlier role and are still protected by their slack, whatever the role now.
     `steps_done` moves while the engine makes progress; `step_age_s` is how long the step in flight has run.
     """
@@ -98,4 +101,6 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_out: int = 0
     checksum_errors: int = 0
     guarded: int = 0
+    switch_left_s: float | None = None
+    window_cuts: int = 0
     links: tuple[LinkView, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contracts.batch import Batch, Chunk
 from contracts.phase import Phase, Role
+from scheduling.admission_rules import Budget
 from scheduling.phases import decode_shape, mixed_grants, separate_grants
 from scheduling.preemption import make_room_for_decodes
 from scheduling.prefill_picks import PrefillGrant, PrefillPicker
@@ -16,10 +17,11 @@ def next_step(state: ReplicaState, now: float) -> StepInFlight | None:
     """The next step, or None when nothing can run."""
     if not state.sequences:
         return None
-    if state.role is Role.MIXED:
+    if state.role is Role.MIXED and state.config.rule.budget is not Budget.PREFILL_FIRST:
         return _mixed_step(state, now)
     step = _prefill_step(state, now)
     if step is None and state.decoding:
+        state.counters.window_cuts += state.clock.phase is Phase.PREFILL and bool(state.prefilling)
         make_room_for_decodes(state, now)
         # Decodes may all have been preempted in favour of prompts that hold the blocks; those run now.
         step = _step(state, _start_decodes(state, now), None, now) if state.decoding else _prefill_step(state, now)
@@ -66,13 +68,13 @@ def _step(
     chunks = [Chunk(s.request_id, s.last_token, s.num_computed, s.table, True) for s in decodes]
     # A sequence whose KV came from another replica is seen by this engine for the first time in a decode.
     started = [state.announce(s) for s in decodes if not s.announced]
-    overdraft = None
+    overdraft, owes = None, False
     if prefill is None:
         shape, phase = decode_shape(state), Phase.DECODE
     else:
         grant, picker = prefill
         shape, phase = picker.shape, Phase.MIXED if decodes else Phase.PREFILL
-        overdraft = grant.overdraft_over_s
+        overdraft, owes = grant.overdraft_over_s, grant.owes
         for sequence, tokens in picker.picks:
             sequences.append(sequence)
             chunks.append(_prefill_chunk(sequence, tokens))
@@ -88,7 +90,7 @@ def _step(
     state.forgotten = []
     state.next_step_index += 1
     state.clock.phase = phase
-    return StepInFlight(batch, sequences, shape, now, overdraft)
+    return StepInFlight(batch, sequences, shape, now, overdraft, owes)
 
 
 def _prefill_chunk(sequence: Sequence, tokens: int) -> Chunk:

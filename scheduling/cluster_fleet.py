@@ -86,11 +86,6 @@ class Fleet:
         record.drain_requested = True
         self._enter(record, now)
 
-    @property
-    def to_drain(self) -> list[ReplicaRecord]:
-        """Those that were asked to leave and whose view does not say yet that they do."""
-        return [record for record in self if record.drain_requested and not record.view.draining]
-
     def role_wanted(self, record: ReplicaRecord) -> None:
         """It was told, or is not told any more, to have another role: what it may be given is different now."""
         self.changes += 1
@@ -193,12 +188,12 @@ class Fleet:
             load = record.load(closed, self.closes_at(record), now, reserve_tokens, self._config)
         return load
 
-    def take_turn(self, record: ReplicaRecord) -> None:
+    def take_turn(self, record: ReplicaRecord, now: float) -> None:
         """An alternating replica takes a request: its macro instance's turn is with it from now on."""
         macro = self.macros.of(record.replica_id)
         assert macro is not None
         self.last_macro = macro.name
-        self._turn_to(macro.name, record.replica_id)
+        self._turn_to(macro.name, record.replica_id, now)
 
     def keep_turn(self, replica_id: str, now: float) -> None:
         """When the one whose turn it is in this replica's macro instance can no longer take work, the turn goes to the
@@ -211,7 +206,7 @@ class Fleet:
             return
         for member in macro.rolling():
             if self.closed_reason(self._records[member], now) is None:
-                self._turn_to(macro.name, member)
+                self._turn_to(macro.name, member, now)
                 return
 
     def has_turn(self, record: ReplicaRecord) -> bool:
@@ -230,12 +225,13 @@ class Fleet:
         self.touched.clear()
         return touched
 
-    def _turn_to(self, name: str, replica_id: str) -> None:
+    def _turn_to(self, name: str, replica_id: str, now: float) -> None:
         macro = self.macros.get(name)
         assert macro is not None
         if macro.pointer != replica_id:
             self.touched.update({replica_id} if macro.pointer is None else {macro.pointer, replica_id})
             macro.pointer = replica_id
+            self._records[replica_id].begin_turn(now)
 
     def _settle_turns(self, record: ReplicaRecord, now: float) -> None:
         """Put a replica into a macro instance, or take it out, as its role and whether it drains ask for."""

@@ -279,13 +279,13 @@ class Placement:
         record.prefill_replica_id = None if giver is None else giver.replica_id
         if found.layout is Layout.PHASED:
             found = msgspec.structs.replace(found, switch_wait_s=target.switch_wait_s(record))
+            self.fleet.take_turn(target, self.now)
         here, elsewhere = legs_of(record, ask, target, giver, self.config)
         target.place(here, self.now, self.config)
         if giver is not None and elsewhere is not None:
             giver.announce(elsewhere)
         plan = plan_of(ask, found, self.config.admission)
         if found.layout is Layout.PHASED:
-            self.fleet.take_turn(target)
             self.actions.append(grant(target, self.now, self.config))
         self.actions.append(Dispatch(record.request_id, plan, here.submit_index))
         self.decisions.decide(record, self.now, plan=plan)

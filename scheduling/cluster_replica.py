@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+import msgspec
 
 from contracts.handoff import LinkView
 from contracts.phase import Role
 from contracts.views import ReplicaIdentity, ReplicaView
 from scheduling.cluster_requests import Leg, RequestRecord
 from scheduling.config import ClusterCoreConfig
-from scheduling.plan_inputs import Load
+from scheduling.plan_inputs import Load, Turn
 from scheduling.plan_slack import allowed_slack_s
 
 WHOLE = frozenset({Role.ALTERNATING, Role.MIXED})
@@ -23,8 +26,10 @@ POOLS = frozenset({Role.PREFILL, Role.DECODE})
 class ReplicaRecord:
     """One live replica. `placed` holds the leg of every request that has one here and has not ended; `unacked` those
     of them that the last view does not count yet (views lag). `window` holds when the TTFT target of each member of
-    the current prefill window ends. `lease_until` is when the prefill lease ends, `forced_at` when the next late
-    prompt may be forced upon the streams here. `macro_instance` names the one in which it takes turns.
+    the current prefill window ends, until nothing is left to prefill; members that then still wait for their first
+    decode step are covered by `switch_due_at`, from the view. `turn` is its turn, or its last one.
+    `lease_until` is when the prefill lease ends, `forced_at` when the next late prompt may be forced upon the streams
+    here. `macro_instance` names the one in which it takes turns.
     `drain_requested`: it was told to leave. `wanted_role`: it was told to have this one, and its view does not say so
     yet. Whatever changes here puts its id into `touched`.
     """
@@ -42,6 +47,8 @@ class ReplicaRecord:
     wanted_role: Role | None = None
     touched: set[str] = field(default_factory=set)
     window: dict[str, float] = field(default_factory=dict)
+    switch_due_at: float | None = None
+    turn: Turn | None = None
     _load: Load | None = None
     _load_key: tuple[float, int] = (0.0, 0)
     _links: Mapping[str, LinkView] | None = None
@@ -93,6 +100,7 @@ class ReplicaRecord:
         """Take a newer view: forget what it counts, and close the prefill window once nothing is left to prefill."""
         self.view = view
         self.view_at = now
+        self.switch_due_at = None if view.switch_left_s is None else now + view.switch_left_s
         self._links = None
         self.last_submit_index = max(self.last_submit_index, view.acked_submit_index)
         acked = view.acked_submit_index
@@ -111,10 +119,28 @@ class ReplicaRecord:
         if leg.prefill_s > 0 and self.serves_whole:
             if record.best_effort:
                 self.forced_at = now + (self.backlog_s + leg.prefill_s) / config.forced_share
-            else:
-                self.window[record.request_id] = record.ttft_deadline_at
+            self.window[record.request_id] = math.inf if record.best_effort else record.ttft_deadline_at
+            self._count_in_turn(leg, now)
         self.announce(leg)
         leg.submit_index = self.next_submit_index()
+
+    def begin_turn(self, now: float) -> None:
+        """The turn of its macro instance comes to this replica."""
+        slack_s = allowed_slack_s(self.view, 1.0)
+        self.turn = Turn(began_at=now, slack_s=slack_s, free_blocks=self.view.free_blocks)
+        self.touch()
+
+    def _count_in_turn(self, leg: Leg, now: float) -> None:
+        if self.turn is None:
+            self.begin_turn(now)
+        assert self.turn is not None
+        block_size = self.view.block_size
+        self.turn = msgspec.structs.replace(
+            self.turn,
+            members=self.turn.members + 1,
+            prefill_s=self.turn.prefill_s + leg.prefill_s,
+            blocks=self.turn.blocks + (leg.waiting_tokens + block_size) // block_size,
+        )
 
     def announce(self, leg: Leg) -> None:
         """Count a leg from now on; its sequences are sent later."""
@@ -186,16 +212,15 @@ class ReplicaRecord:
             running=view.running,
             waiting=view.waiting + unacked_sequences,
             decode_step_s=view.decode_step_s,
-            slack_s=allowed_slack_s(view, config.slack_rule, config.slack_quantile),
-            tightest_slack_s=allowed_slack_s(view, "min", 0.0),
+            slack_s=allowed_slack_s(view, config.rule.level),
+            tightest_slack_s=allowed_slack_s(view, 0.0),
             free_blocks=free_blocks,
             spare_blocks=free_blocks - view.running * -(-reserve // (2 * view.block_size)),
             num_blocks=view.num_blocks,
             block_size=view.block_size,
             max_running=self.identity.max_running,
             max_waiting=self.identity.max_waiting,
-            # a target already missed protects nothing
-            window_due_at=min((due_at for due_at in self.window.values() if due_at > now), default=None),
+            window_due_at=self._window_due_at(now),
             forced_at=self.forced_at,
             closed=closed,
             viewed_at=self.view_at,
@@ -205,4 +230,13 @@ class ReplicaRecord:
             kv_bytes_per_token=layout.bytes_per_token,
             num_layers=layout.num_layers,
             macro_instance=self.macro_instance,
+            window_s=sum(self.placed[name].prefill_s for name in self.window),
+            turn=self.turn,
         )
+
+    def _window_due_at(self, now: float) -> float | None:
+        """When the earliest target of the window ends. One already missed, or given up, protects nothing."""
+        due = [due_at for due_at in self.window.values() if now < due_at < math.inf]
+        if self.switch_due_at is not None and self.switch_due_at > now:
+            due.append(self.switch_due_at)
+        return min(due, default=None)

@@ -7,21 +7,22 @@ from typing import Literal, get_args
 import msgspec
 
 from contracts.cluster_io import OnHandoffFailure, OnUnavailable
+from scheduling.admission_rules import AdmissionRule, parse_rule
 from scheduling.config_checks import require
 from scheduling.fairness_config import FairnessConfig
 from scheduling.macro_config import MacroConfig
 from scheduling.planner_config import PlannerConfig
 
-SlackRule = Literal["min", "quantile", "mean", "max"]
-BudgetPolicy = Literal["deadline", "fixed"]
 LayoutPolicy = Literal["auto", "colocated", "phased", "disaggregated"]
 
 
 class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Scheduling inside one replica. Bounds are hard: over them a request is refused, never parked.
 
-    `budget` = "fixed" is Sarathi with `fixed_tokens`; "deadline" takes the largest chunk that keeps every stream's
-    deadline. `slack_rule` governs the prefill phases of an alternating replica (`slack_quantile` for "quantile").
+    `admission` names the rule by which prompts are prefilled beside streams, see `scheduling.admission_rules`; the
+    cluster core must have the same. With `window_chunking` a prefill phase is cut where the rule's allowance is used
+    up: streams get a step or more, and the phase goes on under the same lease. Without it a prompt is begun only if
+    there is enough for the whole of it, and then not cut but by `max_gap_s` (EcoServe).
     `min_chunk` is the smallest prefill chunk worth a step, `max_chunk` the largest (a cancel takes effect at the next
     chunk boundary). `overdue_after` is the age, in multiples of its TTFT target, at which a waiting prompt is served
     even if streams then miss deadlines (bounded overdraft, reported): such prompts get at most `overdraft_share` of
@@ -43,13 +44,11 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     max_running: int = 64
     max_waiting: int = 256
     max_waiting_tokens: int = 262_144
-    budget: BudgetPolicy = "deadline"
-    fixed_tokens: int = 512
+    admission: str = "min"
+    window_chunking: bool = True
     min_chunk: int = 32
     max_chunk: int = 512
     chunk_multiple: int = 16
-    slack_rule: SlackRule = "min"
-    slack_quantile: float = 0.1
     overdue_after: float = 1.0
     prefix_cache: bool = True
     output_reserve_quantile: float = 0.5
@@ -75,7 +74,7 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
         for name in (
-            *("max_running", "max_waiting", "max_waiting_tokens", "fixed_tokens", "min_chunk", "chunk_multiple"),
+            *("max_running", "max_waiting", "max_waiting_tokens", "min_chunk", "chunk_multiple"),
             *("max_receiving", "link_sample_min_bytes", "link_probe_min_bytes"),
         ):
             require(getattr(self, name) >= 1, name, "must be at least 1")
@@ -86,9 +85,10 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             "link_probe_max_bytes",
             "must be at least link_probe_min_bytes",
         )
+        parse_rule(self.admission)
         require(self.max_chunk >= self.min_chunk, "max_chunk", "must be at least min_chunk")
         require(self.max_preemptions >= 0, "max_preemptions", "must not be negative")
-        for name in ("slack_quantile", "output_reserve_quantile", "margin_quantile"):
+        for name in ("output_reserve_quantile", "margin_quantile"):
             require(0.0 <= getattr(self, name) <= 1.0, name, "must be between 0 and 1")
         for name in (
             *("overdue_after", "aged_after", "max_gap_s", "kv_lease_min_s", "link_half_life_s", "link_stale_s"),
@@ -97,6 +97,11 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             require(getattr(self, name) > 0.0, name, "must be positive")
         require(0.0 < self.overdraft_share < 1.0, "overdraft_share", "must be between 0 and 1")
         require(0.5 <= self.predictor_forgetting <= 1.0, "predictor_forgetting", "must be between 0.5 and 1")
+
+    @property
+    def rule(self) -> AdmissionRule:
+        """`admission` as a value."""
+        return parse_rule(self.admission)
 
 
 class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,6 +113,9 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     A view older than `view_stale_s` keeps new requests off its replica, unless it is the only one; older than
     `view_dead_s`, or with one step running for `step_stuck_s`, it keeps them off in any case.
+
+    `admission` names the rule by which prompts are placed beside streams, see `scheduling.admission_rules`; the replica
+    cores must have the same.
 
     A request that can no longer meet its TTFT target goes where slack allows; without that it is forced upon an
     alternating replica with streams, but forced prompts get at most `forced_share` of such a replica's time.
@@ -133,8 +141,7 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     link_spread_per_s: float = 0.001
     link_unmeasured_bytes_per_s: float = 12_500_000.0
     link_cost: float = 0.1
-    slack_rule: SlackRule = "min"
-    slack_quantile: float = 0.1
+    admission: str = "min"
     max_pending: int = 256
     max_pending_s: float = 60.0
     pending_deadline_s: float = 120.0
@@ -166,11 +173,16 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             require(getattr(self, name) > 0.0, name, "must be positive")
         for name in ("link_caution", "link_spread_per_s", "link_cost"):
             require(getattr(self, name) >= 0.0, name, "must not be negative")
+        parse_rule(self.admission)
         require(self.layout in get_args(LayoutPolicy), "layout", f"must be one of {', '.join(get_args(LayoutPolicy))}")
         require(self.on_unavailable in get_args(OnUnavailable), "on_unavailable", "must be fail or colocate")
         known = get_args(OnHandoffFailure)
         require(self.on_handoff_failure in known, "on_handoff_failure", "must be recompute or fail")
         require(self.view_dead_s >= self.view_stale_s, "view_dead_s", "must be at least view_stale_s")
         require(0.0 < self.forced_share <= 1.0, "forced_share", "must be above 0 and at most 1")
-        for name in ("slack_quantile", "output_reserve_quantile"):
-            require(0.0 <= getattr(self, name) <= 1.0, name, "must be between 0 and 1")
+        require(0.0 <= self.output_reserve_quantile <= 1.0, "output_reserve_quantile", "must be between 0 and 1")
+
+    @property
+    def rule(self) -> AdmissionRule:
+        """`admission` as a value."""
+        return parse_rule(self.admission)

@@ -9,13 +9,15 @@ is needed: an idle device helps nobody. Overdue and preempted prompts need no le
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from contracts.phase import Phase, Role
 from scheduling.admission import uncached
+from scheduling.admission_rules import Budget
 from scheduling.prefill_picks import PrefillGrant, is_urgent
 from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.role_guard import guarded_allowance_s, guards
-from scheduling.slack import aggregate, slacks
+from scheduling.slack import aggregate, slacks, switch_left_s
 from scheduling.step_shape import StepShape
 from scheduling.token_budget import largest_chunk
 
@@ -30,57 +32,88 @@ def decode_shape(state: ReplicaState) -> StepShape:
 def separate_grants(state: ReplicaState, now: float) -> list[PrefillGrant]:
     """What a replica whose steps hold one phase may prefill next; decode if none of it is used.
 
-    A prefill replica prefills whenever it can; the streams of whole requests that it was sent get a step each
-    `max_gap_s`. A decode replica is an alternating one whose lease never ends: what is computed there (a fallback, a
-    preempted sequence) waits for the slack of its streams and nothing else. So does a prefill replica as long as
-    guarded streams of an earlier role run there, towards those.
+    A prefill replica prefills whenever it can, a mixed one under `prefill_priority` too; the streams of whole requests
+    that are there get a step each `max_gap_s`. A decode replica is an alternating one whose lease never ends: what is
+    computed there (a fallback, a preempted sequence) waits for the slack of its streams and nothing else. So does a
+    prefill replica as long as guarded streams of an earlier role run there, towards those.
+
+    A phase that has used its allowance up is cut at a chunk boundary: streams decode until there is enough for a phase
+    worth the switch, and it goes on under the same lease. Without `window_chunking` what is begun is not cut, lease or
+    not, but by `max_gap_s`; so nothing is begun that there is not enough for.
     """
     config, clock = state.config, state.clock
     if not _could_prefill(state):
         return []
     if not state.decoding:
         return [PrefillGrant(math.inf, config.max_chunk)]
-    if state.role is Role.PREFILL and not guards(state):
+    if _prefills_first(state) and not guards(state):
         starved = clock.starved_since is not None and now - clock.starved_since >= config.max_gap_s
         return [] if starved else [PrefillGrant(math.inf, config.max_chunk)]
     leased = state.role is not Role.ALTERNATING or clock.lease_until > now
     urgent = _any_urgent(state, now)
-    if not (leased or urgent):
+    begun = bool(state.prefilling) and not config.window_chunking
+    if not (leased or urgent or begun):
         return []
     grants = []
-    allowed = allowance_s(state, now)
+    bounds = allowance(state, now)
+    allowed = bounds.hard_s if begun else bounds.rule_s
     then = decode_shape(state)
+    then_s = state.predictor.predict_s(then)
+    spare = max(0.0, bounds.kept_s - then_s)
     # A switch should be worth it: enter for a whole prompt or half of the longest chunk, stay for less.
     longest = _longest_chunk(state, then)
     worthwhile = config.min_chunk if clock.phase is Phase.PREFILL else max(config.min_chunk, longest // 2)
-    if _least_prefill_s(state, worthwhile) + state.predictor.predict_s(then) <= allowed:
-        grants.append(PrefillGrant(allowed, config.max_chunk, then, worthwhile, urgent_only=not leased))
+    if _least_prefill_s(state, worthwhile) + then_s <= allowed:
+        grants.append(
+            PrefillGrant(
+                allowed,
+                config.max_chunk,
+                then,
+                worthwhile,
+                urgent_only=not (leased or begun),
+                begun_only=begun,
+                whole=not (config.window_chunking or begun),
+                overdraft_over_s=spare if allowed > bounds.kept_s else None,
+            )
+        )
     if urgent and clock.decode_owed_s <= 0.0 and clock.starved_since is None:
-        spare = max(0.0, allowed - state.predictor.predict_s(then))
-        grants.append(PrefillGrant(math.inf, longest, urgent_only=True, overdraft_over_s=spare))
+        grants.append(PrefillGrant(math.inf, longest, urgent_only=True, overdraft_over_s=spare, owes=True))
     return grants
 
 
-def allowance_s(state: ReplicaState, now: float) -> float:
-    """How long running streams can do without their next token and still get what they were promised.
+def _prefills_first(state: ReplicaState) -> bool:
+    return state.role is Role.PREFILL or (state.role is Role.MIXED and state.config.rule.budget is Budget.PREFILL_FIRST)
 
-    The least of: the slack rule over streams whose clock runs, the TTFT target of streams that wait for their first
-    decode step (the switch wait counts into TTFT, EcoServe §3.2), and what is left of `max_gap_s` since they last
-    had a decode step.
+
+@dataclass(slots=True, frozen=True)
+class Allowance:
+    """How long running streams can do without their next token, in seconds from now.
+
+    `hard_s`: whatever the rule, what is left of `max_gap_s` since they last had a decode step, and what guarded streams
+    can spare. `kept_s`: every stream still gets what it was promised. `rule_s`: what the admission rule allows.
     """
-    config, starved_since = state.config, state.clock.starved_since
-    allowed = config.max_gap_s if starved_since is None else starved_since + config.max_gap_s - now
-    allowed = min(allowed, guarded_allowance_s(state, now))
-    if state.role is Role.PREFILL:
-        return allowed
+
+    hard_s: float
+    kept_s: float
+    rule_s: float
+
+
+def allowance(state: ReplicaState, now: float) -> Allowance:
+    """Slack is that of streams whose clock runs, those included that began inside this very phase. Streams that wait
+    for their first decode step have what is left of their TTFT target (the switch wait counts into it, EcoServe §3.2).
+    """
+    config, rule, starved_since = state.config, state.config.rule, state.clock.starved_since
+    hard = config.max_gap_s if starved_since is None else starved_since + config.max_gap_s - now
+    hard = min(hard, guarded_allowance_s(state, now))
+    if _prefills_first(state):
+        return Allowance(hard, hard, hard)
+    switch_s = switch_left_s(state.decoding.values(), now)
+    first = hard if switch_s is None else min(hard, switch_s)
     clocks = slacks(state.decoding.values(), now)
-    if clocks:
-        allowed = min(allowed, aggregate(clocks, config.slack_rule, config.slack_quantile))
-    for stream in state.decoding.values():
-        left = stream.ttft_deadline - now
-        if stream.first_decode_at is None and left > 0.0:  # a target already missed protects nothing
-            allowed = min(allowed, left)
-    return allowed
+    kept = min(first, clocks[0]) if clocks else first
+    if rule.greedy:
+        return Allowance(hard, kept, hard if state.role is Role.ALTERNATING else kept)
+    return Allowance(hard, kept, min(first, aggregate(clocks, rule.level)) if clocks else first)
 
 
 def mixed_grants(state: ReplicaState, decodes: StepShape, now: float) -> list[PrefillGrant]:
@@ -88,9 +121,9 @@ def mixed_grants(state: ReplicaState, decodes: StepShape, now: float) -> list[Pr
     config = state.config
     if not _could_prefill(state):
         return []
-    fixed = config.budget == "fixed"
+    fixed = config.rule.budget is Budget.FIXED
     if fixed and not guards(state):
-        tokens = config.fixed_tokens - decodes.tokens
+        tokens = config.rule.tokens - decodes.tokens
         grants = [PrefillGrant(math.inf, tokens)] if tokens > 0 else []
         spare = 0.0
     elif decodes.tokens == 0:
@@ -115,15 +148,17 @@ def _mixed_overdraft(state: ReplicaState, decodes: StepShape, spare: float) -> P
     chunk = largest_chunk(
         cost, decodes, past=0, limit=config.max_chunk, allowed_s=allowed, multiple=config.chunk_multiple
     )
-    return PrefillGrant(math.inf, max(config.min_chunk, chunk), urgent_only=True, overdraft_over_s=spare)
+    return PrefillGrant(math.inf, max(config.min_chunk, chunk), urgent_only=True, overdraft_over_s=spare, owes=True)
 
 
 def note_step(state: ReplicaState, step: StepInFlight, duration_s: float, now: float) -> None:
-    """A step ended: keep the phase clock. Overdraft is paid back by decoding, `overdraft_share` of the time at most."""
+    """A step ended: keep the phase clock. What overdue prompts took beyond slack is paid back by decoding: they get
+    `overdraft_share` of the time at most. Overdraft that a rule allows is counted and owed to nobody."""
     clock, share = state.clock, state.config.overdraft_share
     decode_s = duration_s * _decode_part(state, step.shape)
     if step.overdraft_over_s is not None:
         state.counters.overdraft_s += max(0.0, duration_s - step.overdraft_over_s)
+    if step.owes:
         clock.decode_owed_s += (duration_s - decode_s) * (1.0 - share) / share
     clock.decode_owed_s = max(0.0, clock.decode_owed_s - decode_s) if state.decoding else 0.0
     if step.batch.phase is not Phase.PREFILL or not state.decoding:

@@ -13,9 +13,9 @@ from scheduling.config import ClusterCoreConfig
 from scheduling.plan_colocated import colocated_candidate, plan_colocated
 from scheduling.plan_disaggregated import NoPair, plan_disaggregated, why_never
 from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Load
-from scheduling.plan_phased import phased_candidate, room_objection
 from scheduling.plan_predict import prompt_prefill_s
 from scheduling.plan_reason import brief
+from scheduling.plan_room import phased_candidate, room_objection
 from scheduling.plan_turn import plan_turn
 
 
@@ -170,9 +170,10 @@ def plan_on_one(
 
     1. Among candidates predicted to meet both targets, the one that costs the fleet least.
     2. Else an idle replica, if there is one.
-    3. Else, if no open replica can meet the TTFT target any more, best effort on the least loaded one with room.
-    4. Else, in a fleet without alternating replicas, the best predicted TTFT: chunking protects the running streams.
-    5. Else it waits: a replica's slack may grow in time.
+    3. Else what the admission rule would have, if it is one that does not ask for predictions.
+    4. Else, if no open replica can meet the TTFT target any more, best effort on the least loaded one with room.
+    5. Else, in a fleet without alternating replicas, the best predicted TTFT: chunking protects the running streams.
+    6. Else it waits: a replica's slack may grow in time.
     """
     phased = plan_turn(ask, rings, config)
     colocated = plan_colocated(ask, mixed, config)
@@ -183,6 +184,9 @@ def plan_on_one(
     on_idle = [candidate for candidate in candidates if candidate.load.idle]
     if on_idle:
         return as_best_effort(min(on_idle, key=lambda candidate: candidate.ttft_s))
+    settled = [candidate for candidate in candidates if candidate.settled]
+    if settled:
+        return as_best_effort(min(settled, key=lambda candidate: candidate.ttft_s))
     everywhere = [*chain.from_iterable(rings), *mixed]
     if is_hopeless(ask, everywhere, config):
         found = plan_best_effort(ask, everywhere, config)

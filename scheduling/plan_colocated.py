@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contracts.phase import Layout
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
-from scheduling.plan_phased import room_objection, slot_objection
 from scheduling.plan_predict import chunked_ttft_s, decode_step_s, meets_targets, prompt_prefill_s
+from scheduling.plan_room import room_objection, slot_objection
 
 
 def plan_colocated(ask: Ask, mixed: Sequence[Load], config: ClusterCoreConfig) -> Candidate | str:

@@ -21,8 +21,8 @@ from contracts.plan import FallbackKind
 from scheduling.config import ClusterCoreConfig
 from scheduling.link_math import cautious_rate, exposed_transfer_s, is_sustainable, queued_transfer_s
 from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Load, PlannedHandoff
-from scheduling.plan_phased import prompt_fits, room_objection, slot_objection
 from scheduling.plan_predict import decode_step_s, meets_targets, prompt_prefill_s
+from scheduling.plan_room import prompt_fits, room_objection, slot_objection
 
 FEW = 3
 ALL_PAIRS = 16

@@ -43,6 +43,21 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return self.slo.ttft_s - self.waited_s
 
 
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """An alternating replica's turn in its macro instance, for the published rules: when it `began_at`, the greatest
+    slack of a running stream and the free KV blocks then, and the prompts it has been given since.
+
+    `slack_s` is None when no stream was running. `prefill_s` and `blocks` (of the prompts) are those of all `members`.
+    """
+
+    began_at: float
+    slack_s: float | None
+    free_blocks: int
+    members: int = 0
+    prefill_s: float = 0.0
+    blocks: int = 0
+
+
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """One replica as placement sees it: its last view plus what was sent there since.
 
@@ -56,6 +71,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     For hand-offs: `waiting_tokens` of prompts that wait or are on their way, `sending` sequences whose KV is still
     crossing, `kv_bytes_per_token` and `num_layers` of the model. `macro_instance`: the one in which it takes turns.
+
+    `window_s` is the predicted prefill time of all prompts of the current window, done or not; `turn` is its turn, or
+    its last one.
     """
 
     replica_id: str
@@ -83,6 +101,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_per_token: int
     num_layers: int
     macro_instance: str | None = None
+    window_s: float = 0.0
+    turn: Turn | None = None
 
     @property
     def idle(self) -> bool:
@@ -128,7 +148,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     `switch_wait_s` from the first token to the first decode step, `harm_s` is how late the
     tightest running stream would be. `cost_s` is what it takes from the fleet: replica-seconds of prefill plus
     stream-seconds of slack spent, plus a transfer. `meets` says that both targets are predicted to be met;
-    `best_effort` that the request is placed although they are not. `fallback` says what could not be had,
+    `best_effort` that the request is placed although they are not, `settled` that the admission rule would have it so
+    in any case. `fallback` says what could not be had,
     `fallback_kind` why in short, `beats` what it was compared with.
     """
 
@@ -146,6 +167,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     fallback: str | None = None
     fallback_kind: FallbackKind | None = None
     beats: str | None = None
+    settled: bool = False
 
     @property
     def ready_s(self) -> float:

@@ -9,40 +9,43 @@ the request. A replica passes when
 4. backlog + this prompt <= what the slack rule allows to take from the running streams;
 5. the decode step with the new sequences stays within the TPOT target, if the target is reachable at all.
 
+That is first fit, by which our own rules differ in 4. alone; the published ones are in `scheduling.plan_published`.
+
 An idle replica passes whenever the prompt fits its memory: nothing is gained by waiting.
 
 Low load: the published rule keeps sending to the current replica while slack lasts, and so interrupts its streams or
 lengthens its queue although others have no stream to protect, which makes attainment dip at low rates. Here a replica
 without running streams is preferred when its predicted TTFT is less than the current one's plus the slack that the
 current one's streams would spend on this prompt. Where all have running streams, which is so under load, it never is.
+Likewise one that takes the prompt without harm to any stream is preferred to one where the rule lets a tight one pay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contracts.phase import Layout
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
-from scheduling.plan_predict import (
-    alone_step_s,
-    blocks_needed,
-    decode_step_s,
-    meets_targets,
-    phased_ttft_s,
-    prompt_prefill_s,
-)
+from scheduling.plan_predict import alone_step_s, decode_step_s, phased_ttft_s, prompt_prefill_s
+from scheduling.plan_published import PUBLISHED
+from scheduling.plan_room import phased_candidate, room_objection, slot_objection
 
 REASONS_SHOWN = 4
 
 
 def plan_phased(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> Candidate | str:
-    """The candidate of the first replica of `ring` that passes (see the module), or why none does.
+    """The candidate of the replica of `ring` that the admission rule finds, or why there is none.
 
-    `ring` holds the alternating replicas in cyclic order, the one that took the last request first.
+    `ring` holds the alternating replicas of one macro instance in cyclic order, the one whose turn it is first.
     """
     if not ring:
         return "no alternating replica"
+    published = PUBLISHED.get(config.rule.walk)
+    return _first_fit(ask, ring, config) if published is None else published(ask, ring, config)
+
+
+def _first_fit(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> Candidate | str:
+    """The candidate of the first replica of `ring` that passes (see the module), or why none does."""
     objections: list[str] = []
     for position, load in enumerate(ring):
         why_not = objection(ask, load, config)
@@ -70,70 +73,24 @@ def objection(ask: Ask, load: Load, config: ClusterCoreConfig) -> str | None:
         left_s = load.window_due_at - ask.now
         return f"window {window_s:.3f} s over {left_s:.3f} s left to its first member"
     if load.slack_s is not None and window_s > load.slack_s:
-        return f"window {window_s:.3f} s over slack {load.slack_s:.3f} s ({config.slack_rule})"
+        return f"window {window_s:.3f} s over slack {load.slack_s:.3f} s ({config.admission})"
     step_s = decode_step_s(ask, load)
     if step_s > ask.slo.tpot_s >= alone_step_s(ask, load):
         return f"decode step {step_s:.3f} s over TPOT target {ask.slo.tpot_s:.3f} s"
     return None
 
 
-def room_objection(ask: Ask, load: Load) -> str | None:
-    """Why the request has no place on `load` whatever its targets: closed, no waiting room, no memory. Else None."""
-    if load.closed is not None:
-        return load.closed
-    if load.waiting + ask.num_sequences > load.max_waiting:
-        return f"{load.waiting} waiting of {load.max_waiting}"
-    needed = blocks_needed(ask, load.block_size)
-    if needed > load.free_blocks and not (load.idle and prompt_fits(ask, load)):
-        return f"{needed} KV blocks needed, {load.free_blocks} free"
-    return None
-
-
-def slot_objection(ask: Ask, load: Load) -> str | None:
-    """Why the request would have to wait on `load` for a stream to end, or None. An idle replica never objects."""
-    if load.idle:
-        return None
-    taken = load.running + load.waiting
-    if taken + ask.num_sequences > load.max_running:
-        return f"{taken} of {load.max_running} sequence slots taken"
-    needed = blocks_needed(ask, load.block_size)
-    if needed > load.spare_blocks:
-        return f"{needed} KV blocks needed, {load.spare_blocks} spare when the running streams have grown"
-    return None
-
-
-def prompt_fits(ask: Ask, load: Load) -> bool:
-    """Whether prompt and first output token fit the whole cache of the replica."""
-    return ask.prompt_tokens + 1 <= load.num_blocks * load.block_size
-
-
-def phased_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Candidate:
-    """The phased plan on one replica, with its prediction and cost, whether or not it passes."""
-    prefill_s = prompt_prefill_s(load.cost, ask.prompt_tokens, config.prefill_chunk)
-    ttft_s = phased_ttft_s(ask, load, prefill_s)
-    tpot_s = decode_step_s(ask, load)
-    tightest_s = load.tightest_slack_s
-    return Candidate(
-        layout=Layout.PHASED,
-        load=load,
-        prefill_s=prefill_s,
-        ttft_s=ttft_s,
-        tpot_s=tpot_s,
-        harm_s=0.0 if tightest_s is None else max(0.0, load.backlog_s + prefill_s - tightest_s),
-        cost_s=prefill_s * (1 + load.running),
-        meets=meets_targets(ask, load, ttft_s, tpot_s),
-    )
-
-
 def _prefer_unburdened(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> Candidate:
-    """The first of `ring`, which passes, or one without running streams that costs TTFT and slack together less."""
+    """The first of `ring`, which passes; or one without running streams that costs TTFT and slack together less; or,
+    where it would harm a stream, the first that would not."""
     best = phased_candidate(ask, ring[0], config)
     if ring[0].idle:
         return best
     score = best.ttft_s + (0.0 if ring[0].slack_s is None else best.prefill_s)
     for load in ring[1:]:
-        if load.slack_s is None and objection(ask, load, config) is None:
+        harms = best.harm_s > 0.0
+        if (load.slack_s is None or harms) and objection(ask, load, config) is None:
             other = phased_candidate(ask, load, config)
-            if other.ttft_s < score:
-                best, score = other, other.ttft_s
+            if (harms and other.harm_s == 0.0) or (load.slack_s is None and other.ttft_s < score):
+                best, score = other, other.ttft_s + (0.0 if load.slack_s is None else other.prefill_s)
     return best

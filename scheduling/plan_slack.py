@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from contracts.views import ReplicaView
-from scheduling.config import SlackRule
 
 
-def allowed_slack_s(view: ReplicaView, rule: SlackRule, quantile: float) -> float | None:
-    """Seconds that `rule` lets a prefill window take from the running streams; None when none is running.
+def allowed_slack_s(view: ReplicaView, level: float | None) -> float | None:
+    """Seconds that a prefill window may take from the running streams by the quantile `level` of their slack (0: the
+    tightest) or, None, by the mean; None when none is running.
 
-    `min` protects every stream, `mean` is EcoServe's Algorithm 1 (OSDI'26), `max` its released artifact. The view's
-    slack is the replica's own account of all its streams, so a stream that began decoding inside the current window
-    is never overlooked. View and backlog age together (a second of prefill takes a second off both), so neither is
-    corrected for the age of the view.
+    The view's slack is the replica's own account of all its streams, so that one that began decoding inside the current
+    window is never overlooked. View and backlog age together (a second of prefill takes a second off both), so that
+    neither is corrected for the age of the view.
     """
     if view.running == 0 or not view.slack_quantiles_s:
         return None
-    if rule == "mean":
+    if level is None:
         return view.slack_mean_s
-    level = {"min": 0.0, "max": 1.0}.get(rule, quantile)
     return interpolated_quantile(view.slack_quantiles_s, level)
 
 

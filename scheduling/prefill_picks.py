@@ -10,8 +10,11 @@ from scheduling.handoff_sending import start_sending
 from scheduling.prompt_order import order_prompts
 from scheduling.replica_state import ReplicaState
 from scheduling.sequence import Sequence, Status
-from scheduling.step_shape import StepShape
+from scheduling.step_shape import StepShape, prefill_s
 from scheduling.token_budget import largest_chunk
+
+CUT_FROM = 0.9
+"""A prompt that takes this part of `max_gap_s` or more is begun when there is so much, where prompts are not cut."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -20,8 +23,9 @@ class PrefillGrant:
 
     `allowed_s`: predicted time of the step, together with the decode step `then` that must follow if there is one.
     `tokens`: prefill tokens. `first_at_least`: the chunk below which the step is not worth it (a prompt that ends
-    sooner always is). `urgent_only`: only overdue and preempted prompts. `overdraft_over_s`: when streams pay, the
-    time they could have spared.
+    sooner always is). `urgent_only`: only overdue and preempted prompts. `begun_only`: only those that hold blocks.
+    `whole`: no prompt is begun that could not be finished in the time. `overdraft_over_s`: when streams pay, the
+    time they could have spared; `owes`: they get it back.
     """
 
     allowed_s: float
@@ -29,7 +33,10 @@ class PrefillGrant:
     then: StepShape | None = None
     first_at_least: int = 1
     urgent_only: bool = False
+    begun_only: bool = False
+    whole: bool = False
     overdraft_over_s: float | None = None
+    owes: bool = False
 
 
 def is_urgent(state: ReplicaState, sequence: Sequence, now: float) -> bool:
@@ -44,10 +51,17 @@ def prompts_in_order(state: ReplicaState, now: float, *, urgent_only: bool = Fal
     prompts = [*state.prefilling.values(), *state.waiting.values()]
     if urgent_only:
         prompts = [s for s in prompts if is_urgent(state, s, now)]
+    if _in_turn(state):
+        return sorted(prompts, key=lambda s: (s.status is not Status.PREEMPTED, -s.request.priority, -s.age_s(now)))
     ordered = order_prompts(prompts, [remaining_s(state, s) for s in prompts], state.config, now)
     if state.role is Role.PREFILL:  # what it is for comes first; a whole request is served when it is overdue or alone
         ordered.sort(key=lambda s: not s.sends and not s.guarded and not is_urgent(state, s, now))
     return ordered
+
+
+def _in_turn(state: ReplicaState) -> bool:
+    """Whether prompts go in order of arrival within their priority: so do the published systems."""
+    return state.config.rule.in_turn and state.role is state.config.rule.role
 
 
 class PrefillPicker:
@@ -77,7 +91,7 @@ class PrefillPicker:
         for candidate in prompts_in_order(self._state, now, urgent_only=self._grant.urgent_only):
             if left <= 0:
                 break
-            if full and not candidate.blocks:
+            if (full or self._grant.begun_only) and not candidate.blocks:
                 continue
             sequence, cached = self._whose_turn(candidate)
             if sequence.request_id in picked or sequence.status is Status.RECEIVING:
@@ -114,16 +128,28 @@ class PrefillPicker:
         state = self._state
         past = sequence.num_computed + len(cached) * state.layout.block_size
         rest = len(sequence.tokens) - past
+        after_s = self._decode_after_s(sequence)
+        allowed_s = self._allowed_s - after_s
+        if self._grant.whole and self._whole_s(past, rest, after_s) > allowed_s:
+            return 0
         tokens = largest_chunk(
             state.predictor.cost,
             self.shape,
             past=past,
             limit=min(rest, left),
-            allowed_s=self._allowed_s - self._decode_after_s(sequence),
+            allowed_s=allowed_s,
             multiple=state.config.chunk_multiple,
         )
         worthwhile = 1 if self.picks else self._grant.first_at_least
         return tokens if tokens >= min(rest, left, worthwhile) else 0
+
+    def _whole_s(self, past: int, rest: int, after_s: float) -> float:
+        """The step so far and all of a prompt; one that `max_gap_s` will cut in any case need not be had whole."""
+        state = self._state
+        whole_s = self.shape.predict_s(state.predictor.cost) + prefill_s(
+            state.predictor.cost, past, rest, state.config.max_chunk
+        )
+        return min(whole_s, CUT_FROM * state.config.max_gap_s / (1.0 + state.predictor.relative_margin) - after_s)
 
     def _decode_after_s(self, sequence: Sequence) -> float:
         """The decode step that must follow, counting `sequence` as one more stream in it."""

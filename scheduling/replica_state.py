@@ -29,15 +29,18 @@ class StepInFlight:
     shape: StepShape
     started_at: float
     overdraft_over_s: float | None
+    owes: bool = False
 
 
 @dataclass(slots=True)
 class Counters:
-    """Monotone counts since the start. Overdraft in seconds."""
+    """Monotone counts since the start. Overdraft in seconds. `window_cuts`: how often
+    streams got a step while a prompt of an alternating replica was half prefilled."""
 
     steps_done: int = 0
     preemptions: int = 0
     overdraft_s: float = 0.0
+    window_cuts: int = 0
     prefix_hit_tokens: int = 0
     prefix_query_tokens: int = 0
     accepted: int = 0

@@ -7,7 +7,7 @@ from scheduling.admission import backlog_s
 from scheduling.phases import decode_shape
 from scheduling.replica_state import ReplicaState
 from scheduling.role_guard import num_guarded
-from scheduling.slack import lower_quantile, slacks
+from scheduling.slack import lower_quantile, slacks, switch_left_s
 
 
 def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) -> ReplicaView:
@@ -50,5 +50,7 @@ def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) 
         kv_bytes_out=counters.kv_bytes_out,
         checksum_errors=counters.checksum_errors,
         guarded=num_guarded(state),
+        switch_left_s=switch_left_s(state.decoding.values(), now),
+        window_cuts=counters.window_cuts,
         links=state.links.views(now),
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
-from scheduling.config import SlackRule
 from scheduling.sequence import Sequence
 
 
@@ -18,17 +17,20 @@ def slacks(streams: Iterable[Sequence], now: float) -> list[float]:
     return sorted(stream.deadline - now for stream in streams if stream.first_decode_at is not None)
 
 
+def switch_left_s(streams: Iterable[Sequence], now: float) -> float | None:
+    """What is left of the TTFT target of the tightest stream that waits for its first decode step: the switch wait
+    counts into it (EcoServe §3.2). A target already missed protects nothing. None without any."""
+    return min(
+        (s.ttft_deadline - now for s in streams if s.first_decode_at is None and s.ttft_deadline > now), default=None
+    )
+
+
 def lower_quantile(ordered: Seq[float], level: float) -> float:
     """The value at `level` of a sorted, non-empty list, rounded down to a value that occurs: never too generous."""
     return ordered[int(level * (len(ordered) - 1))]
 
 
-def aggregate(ordered: Seq[float], rule: SlackRule, quantile: float) -> float:
-    """One allowance from the sorted, non-empty slacks. `min` protects every stream; `mean` is EcoServe's paper."""
-    if rule == "min":
-        return ordered[0]
-    if rule == "quantile":
-        return lower_quantile(ordered, quantile)
-    if rule == "mean":
-        return sum(ordered) / len(ordered)
-    return ordered[-1]
+def aggregate(ordered: Seq[float], level: float | None) -> float:
+    """One allowance from the sorted, non-empty slacks: the quantile at `level` (0 protects every stream), None: the
+    mean (EcoServe's paper)."""
+    return sum(ordered) / len(ordered) if level is None else lower_quantile(ordered, level)

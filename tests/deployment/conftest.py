@@ -137,8 +137,7 @@ def start() -> Callable[..., contextlib.AbstractContextManager[Server]]:
 def oracle(tiny_model: Path) -> Iterator[Server]:
     """The same model without chunking and without prefix cache."""
     settings = ("--set", "scheduling.max_chunk=4096", "--set", "scheduling.prefix_cache=false")
-    with started(tiny_model, "--mixed", "1", "--set", "scheduling.budget=fixed",
-                 "--set", "scheduling.fixed_tokens=4096", *settings) as server:  # fmt: skip
+    with started(tiny_model, "--mixed", "1", "--set", "admission=sarathi(4096)", *settings) as server:  # fmt: skip
         yield server
 
 

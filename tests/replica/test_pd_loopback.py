@@ -145,7 +145,7 @@ def whole(client: Any, request: Request) -> tuple[Any, ...]:
 
 async def alone(lab: Lab, asked: list[Request]) -> list[tuple[Any, ...]]:
     """Each by itself, its prompt whole, in one replica."""
-    core = ReplicaCoreConfig(budget="fixed", fixed_tokens=4096, max_chunk=4096, prefix_cache=False)
+    core = ReplicaCoreConfig(admission="sarathi(4096)", max_chunk=4096, prefix_cache=False)
     _, client = await lab.start("one", Role.MIXED, 16, core)
     for request in asked:
         await client.send(wire.Submit(requests=(request,)))
@@ -218,7 +218,7 @@ def same(mine: list[tuple[Any, ...]], theirs: list[tuple[Any, ...]], asked: list
 async def compare(lab: Lab, asked: list[Request], chunk: int, blocks: tuple[int, int], cache: bool) -> None:
     wanted = await alone(lab, asked)
     core = ReplicaCoreConfig(
-        budget="fixed", fixed_tokens=max(chunk, 64), min_chunk=min(chunk, 32), max_chunk=chunk, prefix_cache=cache
+        admission=f"sarathi({max(chunk, 64)})", min_chunk=min(chunk, 32), max_chunk=chunk, prefix_cache=cache
     )
     answers, gave, took = await over_a_pair(lab, asked, blocks, core)
     same(answers, wanted, asked)

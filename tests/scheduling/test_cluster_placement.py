@@ -66,9 +66,9 @@ def test_pointer_starts_where_it_stood_after_a_round(cluster: Any) -> None:
     assert [dispatches(core.handle(cluster.arrived(f"r{i}"), 0.2))[0][1] for i in range(3)] == ["a", "b", "b"]
 
 
-@pytest.mark.parametrize(("rule", "places"), [("min", False), ("mean", True), ("max", True), ("quantile", False)])
+@pytest.mark.parametrize(("rule", "places"), [("min", False), ("mean", True), ("max", True), ("quantile(0.05)", False)])
 def test_slack_rules_read_the_views_quantiles(cluster: Any, rule: str, places: bool) -> None:
-    core = cluster.core(slack_rule=rule, slack_quantile=0.05)
+    core = cluster.core(admission=rule)
     spread = tuple(i * 0.1 for i in range(11))
     core.handle(cluster.joined("a", running=2, slack_quantiles_s=spread, slack_mean_s=0.5), 0.0)
     assert bool(dispatches(core.handle(cluster.arrived("r", 90), 0.0))) is places

@@ -65,7 +65,7 @@ class Case:
     @property
     def config(self) -> ReplicaCoreConfig:
         return ReplicaCoreConfig(
-            budget="fixed", fixed_tokens=max(self.max_chunk, 20), min_chunk=1, max_chunk=self.max_chunk,
+            admission=f"sarathi({max(self.max_chunk, 20)})", min_chunk=1, max_chunk=self.max_chunk,
             chunk_multiple=1, prefix_cache=self.prefix_cache, max_gap_s=1000.0, output_reserve_quantile=0.0,
         )  # fmt: skip
 

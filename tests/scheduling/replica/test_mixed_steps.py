@@ -44,7 +44,7 @@ def test_the_deadline_budget_takes_the_largest_chunk_that_keeps_every_stream(rep
 
 
 def test_a_fixed_budget_counts_decodes_first(replica_lab: Lab) -> None:
-    lab = streaming(replica_lab, 0.1, budget="fixed", fixed_tokens=36)
+    lab = streaming(replica_lab, 0.1, admission="sarathi(36)")
     lab.arrive("prompt", 100, 3)
     lab.step()
     sizes = []
@@ -55,10 +55,10 @@ def test_a_fixed_budget_counts_decodes_first(replica_lab: Lab) -> None:
     lab.finish()
 
 
-@pytest.mark.parametrize("budget", ["deadline", "fixed"])
-def test_a_prompt_without_room_is_served_once_overdue(replica_lab: Lab, budget: str) -> None:
+@pytest.mark.parametrize("rule", ["deadline", "sarathi(4)"])
+def test_a_prompt_without_room_is_served_once_overdue(replica_lab: Lab, rule: str) -> None:
     """Streams that cannot keep their target, or a budget below the decodes, would starve prompts for ever."""
-    lab = streaming(replica_lab, 0.001, budget=budget, fixed_tokens=4, min_chunk=16, max_chunk=256)
+    lab = streaming(replica_lab, 0.001, admission=rule, min_chunk=16, max_chunk=256)
     began = lab.now
     lab.arrive("prompt", 128, 1, slo=Slo(ttft_s=0.5))
     while lab.got["prompt"].finish is None:

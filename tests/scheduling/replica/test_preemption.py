@@ -101,7 +101,7 @@ def test_a_prompt_is_not_reported_twice(replica_lab: Lab) -> None:
 
 
 def test_a_prompt_preempted_half_way_reports_each_row_once(replica_lab: Lab) -> None:
-    config = ReplicaCoreConfig(budget="fixed", fixed_tokens=8, prefix_cache=False)
+    config = ReplicaCoreConfig(admission="sarathi(8)", prefix_cache=False)
     lab = replica_lab(Role.MIXED, config=config)
     sampling = SamplingParams(temperature=0.0, max_tokens=2, prompt_logprobs=0)
     record = lab.arrive("victim", 30, sampling=sampling)
@@ -109,11 +109,11 @@ def test_a_prompt_preempted_half_way_reports_each_row_once(replica_lab: Lab) -> 
     lab.step()  # the victim's first eight rows are reported; "other" runs now, alone or with a smaller chunk
     lab.step()
     while any(chunk.sequence_id == "victim" for chunk in lab.in_flight.chunks):
-        lab.core.state.config = ReplicaCoreConfig(budget="fixed", fixed_tokens=1, prefix_cache=False)
+        lab.core.state.config = ReplicaCoreConfig(admission="sarathi(1)", prefix_cache=False)
         lab.step()
     assert 0 < len(record.prompt_logprobs) < 29
     lab.core.state.preempt(lab.core.state.sequences["victim"], lab.now)
-    lab.core.state.config = ReplicaCoreConfig(budget="fixed", fixed_tokens=6, prefix_cache=False)
+    lab.core.state.config = ReplicaCoreConfig(admission="sarathi(6)", prefix_cache=False)
     lab.finish()  # the lab refuses a row reported twice
     assert sorted(record.prompt_logprobs) == list(range(1, 30))
 

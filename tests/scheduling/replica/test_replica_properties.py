@@ -25,17 +25,20 @@ from scheduling.replica_core import ReplicaCore
 
 Lab = Any
 
+RULES = [
+    *("min", "quantile(0.3)", "mean", "max", "ecoserve_paper", "ecoserve_artifact", "fixed_interval(0.5)", "deadline"),
+    *("sarathi(1)", "sarathi(8)", "sarathi(64)", "prefill_priority"),
+]
 configs = st.builds(
     ReplicaCoreConfig,
     max_running=st.sampled_from([1, 2, 5, 64]),
     max_waiting=st.sampled_from([2, 30]),
     max_waiting_tokens=st.sampled_from([40, 10_000]),
-    budget=st.sampled_from(["deadline", "fixed"]),
-    fixed_tokens=st.sampled_from([1, 8, 64]),
+    admission=st.sampled_from(RULES),
+    window_chunking=st.booleans(),
     min_chunk=st.sampled_from([1, 4]),
     max_chunk=st.sampled_from([4, 7, 32]),
     chunk_multiple=st.sampled_from([1, 4]),
-    slack_rule=st.sampled_from(["min", "quantile", "mean", "max"]),
     overdue_after=st.sampled_from([0.1, 1.0]),
     aged_after=st.sampled_from([0.5, 4.0]),
     max_gap_s=st.sampled_from([0.02, 0.1, 2.0]),

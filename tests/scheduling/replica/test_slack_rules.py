@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from contracts.phase import Phase, Role
 from contracts.replica_io import LeaseGranted, LeaseRevoked
 from contracts.request import Slo
-from scheduling.config import ReplicaCoreConfig, SlackRule
+from scheduling.admission_rules import parse_rule
+from scheduling.config import ReplicaCoreConfig
 from scheduling.slack import aggregate, lower_quantile
 
 Lab = Any
@@ -19,8 +20,9 @@ Lab = Any
 
 def test_rules_on_known_numbers() -> None:
     ordered = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 55.0]
-    values = {rule: aggregate(ordered, rule, 0.25) for rule in ("min", "quantile", "mean", "max")}
-    assert values == {"min": 0.0, "quantile": 2.0, "mean": pytest.approx(100 / 11), "max": 55.0}
+    rules = ("min", "quantile(0.25)", "mean", "max", "ecoserve_paper", "ecoserve_artifact")
+    values = [aggregate(ordered, parse_rule(rule).level) for rule in rules]
+    assert values == [0.0, 2.0, pytest.approx(100 / 11), 55.0, pytest.approx(100 / 11), 55.0]
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=20), st.floats(0, 1))
@@ -29,7 +31,7 @@ def test_a_quantile_is_never_more_generous_than_its_level(values: list[float], l
     found = lower_quantile(ordered, level)
     assert found in ordered
     assert sum(value < found for value in ordered) <= level * (len(ordered) - 1)
-    assert aggregate(ordered, "min", level) <= aggregate(ordered, "quantile", level) <= ordered[-1]
+    assert aggregate(ordered, 0.0) <= aggregate(ordered, level) <= ordered[-1]
 
 
 def latest(lab: Lab, request_id: str) -> float:
@@ -42,9 +44,9 @@ def latest(lab: Lab, request_id: str) -> float:
     return max(at - (first_decode + number * tpot_s) for number, at in enumerate(times) if number)
 
 
-def crafted_pair(replica_lab: Lab, rule: SlackRule) -> Lab:
+def crafted_pair(replica_lab: Lab, rule: str) -> Lab:
     """Two streams, one with slack about 0 and one with 2t; then a prompt whose prefill takes a little less than t."""
-    config = ReplicaCoreConfig(slack_rule=rule, max_gap_s=10.0, overdue_after=100.0, max_chunk=256)
+    config = ReplicaCoreConfig(admission=rule, max_gap_s=10.0, overdue_after=100.0, max_chunk=256)
     lab = replica_lab(config=config)
     lab.arrive("tight", 8, 80, slo=Slo(tpot_s=0.0125))  # a decode step of two streams takes 13 ms
     lab.step()
@@ -86,7 +88,7 @@ def test_no_prefill_makes_a_stream_miss_when_predictions_are_exact(
     replica_lab: Lab, role: Role, arrivals: list[Any]
 ) -> None:
     """Design §8.7: from the start of any step with prefill, the next decode ends before every deadline then running."""
-    config = ReplicaCoreConfig(slack_rule="min", overdue_after=1e6, max_gap_s=5.0, min_chunk=16)
+    config = ReplicaCoreConfig(overdue_after=1e6, max_gap_s=5.0, min_chunk=16)
     lab = replica_lab(role, num_blocks=256, block_size=16, config=config)
     promised: list[float] = []
 

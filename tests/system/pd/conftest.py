@@ -184,7 +184,7 @@ def start_fleet() -> StartFleet:
 @pytest.fixture(scope="session")
 def oracle(tiny_model: Path) -> Iterator[Front]:
     """The tiny model in one replica, prompts whole, without prefix cache."""
-    core = {"budget": "fixed", "fixed_tokens": 4096, "max_chunk": 4096, "prefix_cache": False}
+    core = {"admission": "sarathi(4096)", "max_chunk": 4096, "prefix_cache": False}
     with started(str(tiny_model), {"one": Role.MIXED}, core=core) as front:
         yield front
 

@@ -54,7 +54,7 @@ class Case:
 
     @property
     def core(self) -> dict[str, Any]:
-        fixed = {"budget": "fixed", "fixed_tokens": max(self.chunk, 64), "min_chunk": min(self.chunk, 32)}
+        fixed = {"admission": f"sarathi({max(self.chunk, 64)})", "min_chunk": min(self.chunk, 32)}
         return {**fixed, "max_chunk": self.chunk, "prefix_cache": self.cache}
 
     @property
@@ -91,7 +91,7 @@ CASES = (
     Case("nixl", 16, (1, 2), True, (16, 16)),
     Case("nixl", 16, (2, 2), False, (16, 16)),
 )
-WHOLE_ALONE = {"budget": "fixed", "fixed_tokens": WHOLE, "max_chunk": WHOLE, "prefix_cache": False}
+WHOLE_ALONE = {"admission": f"sarathi({WHOLE})", "max_chunk": WHOLE, "prefix_cache": False}
 EVERYDAY = Case("tcp", 16, (1, 1), True, (16, 32))
 
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
 ROLES = {"p0": Role.PREFILL, "p1": Role.PREFILL, "d0": Role.DECODE, "d1": Role.DECODE}
 OWN = {"p0": {"core": {"max_waiting": 4}}, "p1": {"core": {"max_waiting": 4}},
        "d0": {"core": {"max_running": 12}}, "d1": {"core": {"max_running": 12}}}  # fmt: skip
-CORE = {"budget": "fixed", "fixed_tokens": 64, "min_chunk": 16, "max_chunk": 16}
+CORE = {"admission": "sarathi(64)", "min_chunk": 16, "max_chunk": 16}
 KINDS: tuple[dict[str, Any], ...] = (
     {},
     {"logprobs": 2},

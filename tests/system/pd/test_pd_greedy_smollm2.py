@@ -43,7 +43,7 @@ PATIENT = (
 )
 """Everything is asked for at once of a few threads: nobody may be refused for that."""
 PAIR = {"p0": Role.PREFILL, "d0": Role.DECODE}
-WHOLE = {"budget": "fixed", "fixed_tokens": 4096, "max_chunk": 4096, "prefix_cache": False}
+WHOLE = {"admission": "sarathi(4096)", "max_chunk": 4096, "prefix_cache": False}
 
 
 def requests() -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ def moved(front: Any) -> None:
 
 
 def test_fifty_texts_over_two_and_two(start_fleet: Any, real: Any) -> None:
-    core = {"budget": "fixed", "fixed_tokens": 128, "max_chunk": 128}
+    core = {"admission": "sarathi(128)", "max_chunk": 128}
     with start_fleet(MODEL, POOLS, core=core, num_blocks=1024, router_settings=PATIENT) as front:
         real.same(front.answers(real.wished, 16))
         front.wait_nothing_left()
@@ -92,7 +92,7 @@ def test_fifty_texts_over_two_and_two(start_fleet: Any, real: Any) -> None:
 def test_some_texts_over_each_transport(
     start_fleet: Any, real: Any, transport: str, chunk: int, block_size: int
 ) -> None:
-    core = {"budget": "fixed", "fixed_tokens": max(64, chunk), "min_chunk": min(chunk, 32), "max_chunk": chunk}
+    core = {"admission": f"sarathi({max(64, chunk)})", "min_chunk": min(chunk, 32), "max_chunk": chunk}
     own = {"d0": {"engine": {"block_size": block_size}}}
     some = type(real)(real.bodies[::4], real.answers[::4])
     transfer = {"transport": transport}

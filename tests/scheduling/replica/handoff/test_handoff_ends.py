@@ -329,7 +329,7 @@ def test_computed_kv_that_was_not_fetched_keeps_the_next_prompt_waiting(pair_lab
 
 
 def test_a_sequence_whose_kv_is_under_way_is_never_preempted(pair_lab: Any) -> None:
-    config = ReplicaCoreConfig(budget="fixed", fixed_tokens=9, min_chunk=1, output_reserve_quantile=0.0)
+    config = ReplicaCoreConfig(admission="sarathi(9)", min_chunk=1, output_reserve_quantile=0.0)
     pair = pair_lab({"role": Role.MIXED, "num_blocks": 30, "block_size": 1, "config": config}, {"block_size": 1})
     for index in range(8):
         pair.p.arrive(f"short{index}", 3, 2)
