@@ -1,1 +1,1 @@
-"""The two cores on a virtual clock. Filled by the simulator work; the cores it drives are in `scheduling`."""
+"""The two cores on a virtual clock: `simulator.run.simulate(scenario)` gives a `simulator.report.Report`."""

@@ -1,0 +1,100 @@
+"""When requests arrive: processes as settings, drawn one gap at a time from a generator that is passed in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from random import Random
+
+import msgspec
+
+from contracts.errors import ConfigError
+
+_KIND = "kind"
+
+
+class Gamma(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="gamma", tag_field=_KIND):
+    """`rate` requests a second with gaps of coefficient of variation `cv`: 1 is a Poisson process, 0 a metronome."""
+
+    rate: float
+    cv: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require(0.0 < self.rate < math.inf, "rate", "must be positive")
+        _require(0.0 <= self.cv < math.inf, "cv", "must not be negative")
+
+    def times(self, random: Random) -> Iterator[float]:
+        """Seconds since the start, without end."""
+        now = 0.0
+        while True:
+            now += _gap(random, self.cv) / self.rate
+            yield now
+
+
+class Steps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="steps", tag_field=_KIND):
+    """Each rate of `rates` (requests a second) for `step_s` seconds, the last one for good."""
+
+    rates: tuple[float, ...]
+    step_s: float
+    cv: float = 1.0
+
+    def __post_init__(self) -> None:
+        fits = bool(self.rates) and min(self.rates) >= 0.0 and 0.0 < self.rates[-1] < math.inf
+        _require(fits, "rates", "must be one or more rates, none negative, the last positive")
+        _require(self.step_s > 0.0, "step_s", "must be positive")
+        _require(0.0 <= self.cv < math.inf, "cv", "must not be negative")
+
+    def times(self, random: Random) -> Iterator[float]:
+        """Seconds since the start, without end. Gaps are drawn in a time that runs as fast as the rate."""
+        work, now, index = _gap(random, self.cv), 0.0, 0
+        while True:
+            rate = self.rates[index]
+            end = math.inf if index == len(self.rates) - 1 else (index + 1) * self.step_s
+            if work <= (end - now) * rate:
+                now += work / rate
+                yield now
+                work = _gap(random, self.cv)
+            else:
+                work -= (end - now) * rate
+                now, index = end, index + 1
+
+
+class Diurnal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="diurnal", tag_field=_KIND):
+    """A sine around `rate` with the relative height `swing`, once each `period_s`, beginning at its lowest point."""
+
+    rate: float
+    swing: float = 0.5
+    period_s: float = 86_400.0
+    cv: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require(0.0 < self.rate < math.inf, "rate", "must be positive")
+        _require(0.0 <= self.swing < 1.0, "swing", "must be at least 0 and below 1")
+        _require(self.period_s > 0.0, "period_s", "must be positive")
+        _require(0.0 <= self.cv < math.inf, "cv", "must not be negative")
+
+    def times(self, random: Random) -> Iterator[float]:
+        """Seconds since the start, without end; the rate is taken to be constant over one gap."""
+        now = 0.0
+        while True:
+            rate = self.rate * (1.0 - self.swing * math.cos(2.0 * math.pi * now / self.period_s))
+            now += _gap(random, self.cv) / rate
+            yield now
+
+
+Arrivals = Gamma | Steps | Diurnal
+
+
+def _gap(random: Random, cv: float) -> float:
+    """A gap of mean 1."""
+    if cv == 0.0:
+        return 1.0
+    if cv == 1.0:
+        return random.expovariate(1.0)
+    shape = 1.0 / (cv * cv)
+    return random.gammavariate(shape, 1.0 / shape)
+
+
+def _require(holds: bool, name: str, must: str) -> None:
+    if not holds:
+        raise ConfigError(f"arrivals: {name} {must}", param=name)

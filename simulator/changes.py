@@ -1,0 +1,74 @@
+"""What happens to a fleet while it runs, as settings: failures, drains, new replicas, roles, links."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from contracts.errors import ConfigError
+from contracts.phase import Role
+
+_KIND = "kind"
+
+
+class _Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    at_s: float
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, float) and not 0.0 <= value < math.inf:
+                raise ConfigError(f"changes.{name} must not be negative", param=f"changes.{name}")
+
+
+class Kill(_Change, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="kill", tag_field=_KIND):
+    """The process dies; another one starts after `restart_s` (0: never)."""
+
+    replica_id: str
+    restart_s: float = 0.0
+
+
+class Freeze(_Change, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="freeze", tag_field=_KIND):
+    """The process and its network card stand still for so long."""
+
+    replica_id: str
+    for_s: float
+
+
+class Drain(_Change, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="drain", tag_field=_KIND):
+    """An operator wants the replica to leave."""
+
+    replica_id: str
+
+
+class Add(_Change, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="add", tag_field=_KIND):
+    """`count` more replicas of the fleet's group number `group`, with the role they have there or another."""
+
+    count: int = 1
+    group: int = 0
+    role: Role | None = None
+
+
+class SetRoleTo(_Change, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="role", tag_field=_KIND):
+    """An operator wants the replica to have this role."""
+
+    replica_id: str
+    role: Role
+    pinned: bool = True
+
+
+class SetLink(_Change, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="link", tag_field=_KIND):
+    """The rates of a host, or of all (`replica_id` empty), from then on, in bytes per second; 0: nothing gets through."""
+
+    bytes_per_s: float
+    replica_id: str = ""
+
+
+class RestartRouter(_Change, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="router", tag_field=_KIND):
+    """The router's process dies, with every answer under way; another one serves after `restart_s`."""
+
+    restart_s: float = 1.0
+
+
+Change = Kill | Freeze | Drain | Add | SetRoleTo | SetLink | RestartRouter

@@ -1,0 +1,129 @@
+"""How long a step takes: cost models as settings, and the random but repeatable spread around them.
+
+A model of another kind is one more struct with a `tag` and the method of `StepTimes`, added to `CostModel`.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from random import Random
+from typing import Protocol
+
+import msgspec
+
+from contracts.errors import ConfigError
+from contracts.views import StepCost
+from scheduling.profile_plan import fit_step_cost
+from scheduling.step_shape import StepShape
+from simulator.roofline import Roofline
+
+_GRID = ((1, 0), (16, 0), (128, 0), (512, 0), (2048, 0), (512, 2048), (2048, 8192), (128, 16384))
+_ROWS = (1, 4, 16, 64, 256)
+_CONTEXTS = (64, 512, 4096)
+
+
+class StepTimes(Protocol):
+    """What a simulated engine asks."""
+
+    def step_s(self, shape: StepShape) -> float:
+        """The duration of one step in seconds, without spread. Never negative; more work never takes less."""
+        ...
+
+
+class Fitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fitted", tag_field="kind"):
+    """Design §5's formula, the coefficients in seconds (as in `contracts.views.StepCost`)."""
+
+    a0: float
+    a1: float
+    b0: float = 0.0
+    b1: float = 0.0
+    b2: float = 0.0
+    b3: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`, naming the coefficient."""
+        for name in self.__struct_fields__:
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"cost.{name} must not be negative", param=f"cost.{name}")
+        if self.a0 + self.a1 <= 0.0:
+            raise ConfigError("cost.a0 and cost.a1 are both zero: no step would take time", param="cost.a1")
+
+    def step_s(self, shape: StepShape) -> float:
+        """See `StepTimes`."""
+        return (
+            self.a0
+            + self.a1 * shape.tokens
+            + self.b0 * shape.past_chunk
+            + self.b1 * shape.chunk_sq
+            + self.b2 * shape.decode_context
+            + self.b3 * shape.decodes
+        )
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="table", tag_field="kind"):
+    """Measured steps: `(tokens, seconds)` in order of tokens, in between straight lines, beyond the last one its slope.
+
+    `context_s` is added for each token of context that decode rows and chunks read.
+    """
+
+    points: tuple[tuple[int, float], ...]
+    context_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError` unless both columns grow."""
+        if len(self.points) < 2 or any(
+            late[0] <= early[0] or late[1] < early[1] or early[1] <= 0.0
+            for early, late in zip(self.points, self.points[1:], strict=False)
+        ):
+            raise ConfigError("cost.points needs two points or more, with growing tokens and seconds", param="cost")
+
+    def step_s(self, shape: StepShape) -> float:
+        """See `StepTimes`."""
+        index = min(max(1, bisect_right(self.points, (shape.tokens, math.inf))), len(self.points) - 1)
+        (few, short_s), (many, long_s) = self.points[index - 1], self.points[index]
+        along = (shape.tokens - few) / (many - few)
+        read = shape.decode_context + shape.past_chunk / max(1, shape.tokens)
+        return max(self.points[0][1], short_s + along * (long_s - short_s)) + self.context_s * read
+
+
+CostModel = Fitted | Roofline | Table
+
+
+def profile_of(times: StepTimes) -> StepCost:
+    """Design §5's coefficients that fit a model best over a grid of steps, by relative error."""
+    shapes = []
+    for chunk, past in _GRID:
+        shape = StepShape()
+        shape.add_prefill(past, chunk)
+        shapes.append(shape)
+    for rows in _ROWS:
+        for context in _CONTEXTS:
+            shape = StepShape()
+            shape.add_decodes(rows, rows * context)
+            shapes.append(shape)
+    return fit_step_cost([(shape, times.step_s(shape)) for shape in shapes])
+
+
+def believed_of(model: CostModel) -> StepCost:
+    """What a profile at load would find: the start value of a core's predictor."""
+    if isinstance(model, Fitted):
+        return StepCost(a0=model.a0, a1=model.a1, b0=model.b0, b1=model.b1, b2=model.b2, b3=model.b3)
+    return profile_of(model)
+
+
+class NoisySteps:
+    """A model's durations with a lognormal spread of mean 1. `noise`: the standard deviation of the logarithm."""
+
+    __slots__ = ("_model", "_mu", "_noise", "_random")
+
+    def __init__(self, model: CostModel, noise: float, random: Random) -> None:
+        self._model = model
+        self._noise = noise
+        self._mu = -noise * noise / 2
+        self._random = random
+
+    def step_s(self, shape: StepShape) -> float:
+        """The duration of the next step in seconds."""
+        duration_s = self._model.step_s(shape)
+        return duration_s * self._random.lognormvariate(self._mu, self._noise) if self._noise > 0.0 else duration_s

@@ -1,0 +1,102 @@
+"""Makes a report out of what was collected and what the cores know at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from simulator.clock import Clock
+from simulator.collector import Collector, KeyStats
+from simulator.fleet import Place, SimulatedFleet
+from simulator.report import ReplicaReport, Report
+from simulator.scenario import Scenario
+from simulator.statistics import jain_index
+
+RECOVERY_BELOW = 0.9
+
+
+class Ran(Protocol):
+    """A run that is over."""
+
+    scenario: Scenario
+    clock: Clock
+    collector: Collector
+    fleet: SimulatedFleet
+    num_opened: int
+    last_arrival_s: float
+
+
+def report_of(run: Ran, ended_at: float) -> Report:
+    """The report; `ended_at` is when the last request ended, in seconds of the run."""
+    seen, scenario, fleet = run.collector, run.scenario, run.fleet
+    replicas = tuple(_replica(place, ended_at) for place in fleet.places.values())
+    everything, keys = seen.all, seen.keys
+    counted_s = max(1e-9, ended_at - max(scenario.start_s, scenario.warmup_s))
+    arriving_s = max(1e-9, run.last_arrival_s - scenario.start_s)
+    alive_s = sum(replica.alive_s for replica in replicas)
+    return Report(
+        seed=scenario.seed,
+        duration_s=ended_at,
+        arrived=run.num_opened,
+        finished=everything.finished,
+        refused=dict(sorted(seen.refused.items())),
+        rate=run.num_opened / arriving_s,
+        throughput=everything.finished / counted_s,
+        output_tokens_per_s=seen.output_tokens / counted_s,
+        usual=everything.usual.clocks(everything.ended),
+        ecoserve=everything.ecoserve.clocks(everything.ended),
+        switch_wait_s=seen.switch_wait.summary(),
+        itl_s=seen.itl.summary(),
+        longest_gap_s=seen.longest_gap.summary(),
+        queue_s=seen.queue.summary(),
+        longest_wait_s=seen.longest_wait_s,
+        prediction_error=seen.prediction_error.summary(),
+        prediction_bias=seen.prediction_total / max(1, seen.prediction_error.count),
+        layouts=dict(sorted(seen.layouts.items())),
+        placed_again=seen.placed_again,
+        handed_over=fleet.plane.handed_over,
+        handoffs_failed=fleet.plane.failed,
+        kv_bytes=fleet.network.num_bytes,
+        exposed_s=seen.exposed.summary(),
+        network_busy=fleet.network.busy_s / max(1e-9, ended_at),
+        utilisation=sum(replica.busy * replica.alive_s for replica in replicas) / max(1e-9, alive_s),
+        jain_tokens=_jain_tokens(keys),
+        jain_attained=jain_index([key.attained / key.ended for key in keys.values()]),
+        recovery_s=seen.recovery_s(RECOVERY_BELOW),
+        recovery_below=RECOVERY_BELOW,
+        classes=tuple(stats.report(name) for name, stats in sorted(seen.classes.items())),
+        replicas=replicas,
+        windows=seen.windows(),
+        roles=tuple(seen.roles),
+        fleet_decisions=tuple(reversed(fleet.router.core.fleet_decisions())),
+        proposals=tuple(seen.proposals),
+        events=run.clock.num_done,
+    )
+
+
+def _jain_tokens(keys: Mapping[str, KeyStats]) -> float:
+    return jain_index([key.served_tokens / max(1, key.asked_tokens) for key in keys.values()])
+
+
+def _replica(place: Place, ended_at: float) -> ReplicaReport:
+    bodies = [*place.ended, place.body]
+    alive_s = sum((ended_at if body.ended_at is None else body.ended_at) - body.started_at for body in bodies)
+    works = [body.work for body in bodies]
+    counters = [body.core.state.counters for body in bodies]
+    state = place.body.core.state
+    return ReplicaReport(
+        replica_id=place.replica_id,
+        role=state.role.value,
+        alive_s=alive_s,
+        busy=sum(work.busy_s for work in works) / max(1e-9, alive_s),
+        prefill_s=sum(work.prefill_s for work in works),
+        decode_s=sum(work.decode_s for work in works),
+        mixed_s=sum(work.mixed_s for work in works),
+        steps=sum(work.steps for work in works),
+        prompt_tokens=sum(work.prompt_tokens for work in works),
+        output_tokens=sum(work.output_tokens for work in works),
+        preemptions=sum(counter.preemptions for counter in counters),
+        prefix_hit_tokens=sum(counter.prefix_hit_tokens for counter in counters),
+        overdraft_s=sum(counter.overdraft_s for counter in counters),
+        mape=state.predictor.mape,
+    )

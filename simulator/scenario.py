@@ -1,0 +1,154 @@
+"""A run as one value: fleet, links, settings of both cores, workload, changes, seed."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from contracts.errors import ConfigError
+from contracts.kv import DTYPE_BYTES, KVLayout
+from contracts.model import ModelSpec
+from contracts.phase import Role
+from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
+from simulator.changes import Change
+from simulator.cost import CostModel
+from simulator.router import RouterTimes
+from simulator.workload import Workload
+
+
+class KVShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The KV of one token: `2 * num_layers * num_kv_heads * head_dim` values, and how it is cut into blocks."""
+
+    num_layers: int = 30
+    num_kv_heads: int = 3
+    head_dim: int = 64
+    block_size: int = 16
+    dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`, naming the setting."""
+        for name in ("num_layers", "num_kv_heads", "head_dim", "block_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"kv.{name} must be at least 1", param=f"kv.{name}")
+        if self.dtype not in DTYPE_BYTES:
+            raise ConfigError(f"kv.dtype must be one of {', '.join(DTYPE_BYTES)}", param="kv.dtype")
+
+    @property
+    def layout(self) -> KVLayout:
+        """As the cores want it."""
+        return KVLayout(
+            num_layers=self.num_layers,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            block_size=self.block_size,
+            dtype=self.dtype,
+        )
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`count` replicas of one kind. Ids are `<name>-0`, `<name>-1` ...; `name` is the role's unless given.
+
+    `cost` says how long a step takes, `noise` how widely it spreads (standard deviation of the logarithm). Links carry
+    `link_bytes_per_s` each way. `num_blocks` KV blocks, `max_context` tokens of prompt and output.
+    """
+
+    role: Role
+    cost: CostModel
+    count: int = 1
+    name: str = ""
+    noise: float = 0.0
+    kv: KVShape = KVShape()
+    num_blocks: int = 4096
+    max_context: int = 32_768
+    link_bytes_per_s: float = 1.25e9
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`, naming the setting."""
+        for name in ("count", "num_blocks", "max_context"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"fleet.{name} must be at least 1", param=f"fleet.{name}")
+        for name in ("noise", "link_bytes_per_s"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"fleet.{name} must not be negative", param=f"fleet.{name}")
+
+    @property
+    def prefix(self) -> str:
+        """What the ids of its replicas begin with."""
+        return self.name or self.role.value
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model as far as scheduling knows it."""
+        kv = self.kv
+        return ModelSpec(
+            name="simulated",
+            family="simulated",
+            vocab_size=2**32,
+            hidden_size=kv.num_kv_heads * kv.head_dim,
+            intermediate_size=4 * kv.num_kv_heads * kv.head_dim,
+            num_layers=kv.num_layers,
+            num_heads=kv.num_kv_heads,
+            num_kv_heads=kv.num_kv_heads,
+            head_dim=kv.head_dim,
+            rms_norm_eps=1e-5,
+            rope_theta=10_000.0,
+            max_context=self.max_context,
+            tie_word_embeddings=True,
+            digest="simulated",
+        )
+
+
+class Scaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Follow the core's proposals: new replicas of group `group` serve `provision_s` after one, at most `most` in all;
+    at least `least` stay when some are to go. Off with `most` = 0."""
+
+    most: int = 0
+    least: int = 1
+    group: int = 0
+    provision_s: float = 1.0
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One run. Requests arrive for `duration_s` seconds (or as many as the workload says), then what is under way ends.
+
+    `scheduling` and `cluster` are the settings of the two cores, as in `phaseserve up`. A view goes out every
+    `heartbeat_s`, and earlier when something changed. `latency_s` is that of the network, one way. The first `warmup_s`
+    are left out of the statistics; attainment over time is counted in windows of `window_s`. A run that has not ended
+    `patience_s` after its last arrival is an error.
+    """
+
+    fleet: tuple[Group, ...]
+    workload: Workload = Workload()
+    duration_s: float = 60.0
+    seed: int = 0
+    scheduling: ReplicaCoreConfig = ReplicaCoreConfig()
+    cluster: ClusterCoreConfig = ClusterCoreConfig()
+    changes: tuple[Change, ...] = ()
+    scaling: Scaling = Scaling()
+    router: RouterTimes = RouterTimes()
+    heartbeat_s: float = 0.1
+    start_s: float = 0.0
+    latency_s: float = 0.0001
+    warmup_s: float = 0.0
+    window_s: float = 10.0
+    patience_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`, naming the setting."""
+        if not self.fleet:
+            raise ConfigError("fleet must hold one group of replicas or more", param="fleet")
+        names = [group.prefix for group in self.fleet]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(f"two groups of the fleet are called {twice[0]}: give them names", param="fleet")
+        for name in ("duration_s", "heartbeat_s", "window_s", "patience_s"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be positive", param=name)
+        for name in ("latency_s", "warmup_s", "start_s"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must not be negative", param=name)
+        for change in self.changes:
+            group = getattr(change, "group", 0)
+            if not 0 <= group < len(self.fleet):
+                raise ConfigError(f"changes: there is no group {group}", param="changes.group")

@@ -1,0 +1,95 @@
+"""Recorded arrivals and lengths: the Azure 2023 CSV files and the Mooncake JSON lines, read as they are published."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from contracts.errors import ConfigError
+
+AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+MOONCAKE_BLOCK = 512
+"""Tokens that one of Mooncake's `hash_ids` stands for."""
+
+
+class TraceRow(msgspec.Struct, frozen=True):
+    """One recorded request: `at_s` since the first one, `hash_ids` name its prompt's pieces of 512 tokens if known."""
+
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+    hash_ids: tuple[int, ...] = ()
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`path` of a trace. Its time runs `speed` times as fast; `repeat` plays it again and again."""
+
+    path: str
+    speed: float = 1.0
+    repeat: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.speed < math.inf:
+            raise ConfigError("trace.speed must be positive", param="trace.speed")
+
+    def rows(self) -> Iterator[TraceRow]:
+        """In order of time, with the time scaled. Raises `ConfigError` naming file, line and column."""
+        rows = read_trace(Path(self.path))
+        length_s = rows[-1].at_s * (1.0 + 1.0 / max(1, len(rows) - 1))
+        lap = 0
+        while True:
+            for row in rows:
+                yield msgspec.structs.replace(row, at_s=(lap * length_s + row.at_s) / self.speed)
+            if not self.repeat or length_s <= 0.0:
+                return
+            lap += 1
+
+
+def read_trace(path: Path) -> list[TraceRow]:
+    """All requests of a file, in order of time. Raises `ConfigError`."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(_mooncake(path, file) if path.suffix == ".jsonl" else _azure(path, file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"trace {path}: {error}", param="trace.path") from error
+    if not rows:
+        raise ConfigError(f"trace {path} holds no request", param="trace.path")
+    return sorted(rows, key=lambda row: row.at_s)
+
+
+def _azure(path: Path, file: Iterable[str]) -> Iterator[TraceRow]:
+    reader = csv.DictReader(file)
+    missing = [name for name in AZURE_COLUMNS if name not in (reader.fieldnames or ())]
+    if missing:
+        raise ConfigError(f"trace {path} has no column {missing[0]}", param="trace.path")
+    first: datetime | None = None
+    for number, row in enumerate(reader, 2):
+        try:
+            at = datetime.fromisoformat(row["TIMESTAMP"][:26])
+            first = first or at
+            prompt_tokens, output_tokens = int(row["ContextTokens"]), int(row["GeneratedTokens"])
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"trace {path}, line {number}: {error}", param="trace.path") from error
+        yield TraceRow((at - first).total_seconds(), max(1, prompt_tokens), max(1, output_tokens))
+
+
+def _mooncake(path: Path, file: Iterable[str]) -> Iterator[TraceRow]:
+    first: float | None = None
+    for number, line in enumerate(file, 1):
+        try:
+            row = json.loads(line)
+            at_s = float(row["timestamp"]) / 1e3
+            first = at_s if first is None else first
+            prompt_tokens, output_tokens = int(row["input_length"]), int(row["output_length"])
+            hash_ids = tuple(int(name) for name in row.get("hash_ids", ()))
+        except KeyError as error:
+            raise ConfigError(f"trace {path}, line {number} has no {error}", param="trace.path") from error
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(f"trace {path}, line {number}: {error}", param="trace.path") from error
+        yield TraceRow(at_s - first, max(1, prompt_tokens), max(1, output_tokens), hash_ids)
