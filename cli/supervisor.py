@@ -98,6 +98,10 @@ class Supervisor:
                 wait.cancel()
         return waits[done.pop()]
 
+    def forget(self, child: Child) -> None:
+        """It has ended, and that is all right."""
+        del self.children[child.name]
+
     async def stop(self, names: Sequence[str], grace_s: float) -> None:
         """SIGTERM to these children, SIGKILL after `grace_s`; returns when all are gone and their logs are copied."""
         living = [self.children[name] for name in names if name in self.children]

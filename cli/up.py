@@ -193,6 +193,7 @@ class Deployment:
         code = child.process.returncode
         if code == 0 and child.name in self._roles:
             self._drained.add(child.name)
+            self._supervisor.forget(child)
             if len(self._drained) == len(self._roles):
                 raise ChildFailedError("every replica was drained")
             print(f"phaseserve up: {child.name} was drained, it is not started again", file=sys.stderr, flush=True)
