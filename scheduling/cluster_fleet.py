@@ -50,6 +50,8 @@ class Fleet:
         """Add a replica. It must not be there."""
         assert identity.replica_id not in self._records
         joined = ReplicaRecord(identity, view, now, view.acked_submit_index, touched=self.touched)
+        if view.lease_left_s > 0:  # it was lost, and its process was not: what it may still do is to be withdrawn
+            joined.lease_until = now + view.lease_left_s
         self._records[identity.replica_id] = joined
         self._in_order = None
         self._enter(joined, now)

@@ -37,7 +37,6 @@ class PrefillLeases:
 
     def renew(self, fleet: Fleet, now: float) -> list[ClusterAction]:
         """What to tell the replicas at `now`, after every event."""
-        fleet.settle_macros(now)
         asked = fleet.take_touched()
         while self._due and self._due[0][0] <= now:
             due_at, replica_id = heappop(self._due)
