@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contracts.phase import Layout
+import msgspec
+
+from contracts.phase import Layout, Role
+from scheduling.admission_rules import Budget
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
 from scheduling.plan_predict import chunked_ttft_s, decode_step_s, meets_targets, prompt_prefill_s
@@ -16,10 +19,12 @@ def plan_colocated(ask: Ask, mixed: Sequence[Load], config: ClusterCoreConfig) -
 
     A prompt that cannot meet its targets goes only where no other waits: in the pending queue it can still be placed
     elsewhere, and does not stand in the way of one that can. Such a candidate has `meets` false and is the caller's
-    to take or leave. Returns why there is none otherwise.
+    to take or leave. Returns why there is none otherwise. Under a published rule see `_least_loaded`.
     """
     if not mixed:
         return "no mixed replica"
+    if config.rule.never_pending and all(load.role is Role.MIXED for load in mixed):
+        return _least_loaded(ask, mixed, config)
     candidates: list[Candidate] = []
     objections: list[str] = []
     for load in mixed:
@@ -38,10 +43,34 @@ def plan_colocated(ask: Ask, mixed: Sequence[Load], config: ClusterCoreConfig) -
     return min(candidates, key=lambda candidate: candidate.ttft_s)
 
 
+def _least_loaded(ask: Ask, mixed: Sequence[Load], config: ClusterCoreConfig) -> Candidate | str:
+    """The one with the best predicted TTFT, whatever waits there: what `sarathi` and `prefill_priority` came with is a
+    balancer before replicas that queue. Only memory, a full waiting room or a closed replica keep a request away."""
+    rooms = [(load, room_objection(ask, load)) for load in mixed]
+    able = [colocated_candidate(ask, load, config) for load, why_not in rooms if why_not is None]
+    if not able:
+        return "; ".join([f"{load.replica_id}: {why_not}" for load, why_not in rooms][:4])
+    return msgspec.structs.replace(min(able, key=lambda candidate: candidate.ttft_s), settled=True)
+
+
+def mixed_ttft_s(ask: Ask, load: Load, prefill_s: float, config: ClusterCoreConfig) -> float:
+    """TTFT from arrival by the rule that mixed replicas follow. Steps of `sarathi(n)` carry the decodes and fill up."""
+    rule = config.rule
+    work_s = load.backlog_s + prefill_s
+    if rule.budget is Budget.PREFILL_FIRST and load.role is Role.MIXED:
+        return ask.waited_s + load.decode_step_s + work_s
+    if rule.budget is Budget.FIXED and load.role is Role.MIXED:
+        tokens = max(1, rule.tokens - load.running)
+        chunk_s = tokens * load.cost.a1 + tokens * tokens * load.cost.b1
+        stretched = 1.0 + load.decode_step_s / chunk_s if chunk_s > 0.0 else 1.0
+        return ask.waited_s + load.decode_step_s + work_s * stretched
+    return chunked_ttft_s(ask, load, prefill_s, config.prefill_chunk)
+
+
 def colocated_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Candidate:
     """The colocated plan on one replica, with its prediction and cost."""
     prefill_s = prompt_prefill_s(load.cost, ask.prompt_tokens, config.prefill_chunk)
-    ttft_s = chunked_ttft_s(ask, load, prefill_s, config.prefill_chunk)
+    ttft_s = mixed_ttft_s(ask, load, prefill_s, config)
     tpot_s = decode_step_s(ask, load)
     tightest_s = load.tightest_slack_s
     return Candidate(
