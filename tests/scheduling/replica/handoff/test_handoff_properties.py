@@ -8,7 +8,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contracts.phase import Role
-from contracts.replica_io import ClientGone, KVArriving, KVLost, KVSendFailed, LeaseGranted, LinkDown, LinkUp
+from contracts.replica_io import (
+    ClientGone,
+    KVArriving,
+    KVLost,
+    KVSendFailed,
+    LeaseGranted,
+    LinkDown,
+    LinkUp,
+    RoleAssigned,
+)
 from contracts.request import SamplingParams, Slo
 from contracts.views import StepCost
 from scheduling.config import ReplicaCoreConfig
@@ -54,6 +63,7 @@ faults = st.one_of(
     st.tuples(st.sampled_from(["cancel p", "cancel d", "repeat", "lose", "lost", "send failed", "arriving"]), index),
     st.tuples(st.just("wait"), st.sampled_from([0.1, 1.0, 1.0, 40.0])),
     st.tuples(st.sampled_from(["row fails", "step fails", "link down", "lease"])),
+    st.tuples(st.sampled_from(["role p", "role d"]), st.sampled_from(list(Role))),
 )
 lives = st.lists(
     st.one_of(arrivals, arrivals, arrivals, arrivals, moves, moves, moves, moves, faults), min_size=15, max_size=90
@@ -72,6 +82,10 @@ class Life:
         match operation:
             case ("handed over" | "at p" | "at d", prompt, family, max_tokens, made, logprobs, ttft_s):
                 self.arrive(operation[0], prompt, family, max_tokens, min(made, max_tokens - 1), logprobs, ttft_s)
+            case ("role p", role):
+                pair.send(pair.p, RoleAssigned(role))
+            case ("role d", role):
+                pair.send(pair.d, RoleAssigned(role))
             case ("step p",):
                 pair.step(pair.p)
             case ("step d",):
