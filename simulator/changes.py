@@ -59,7 +59,7 @@ class SetRoleTo(_Change, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
 
 class SetLink(_Change, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="link", tag_field=_KIND):
-    """The rates of a host, or of all (`replica_id` empty), from then on, in bytes per second; 0: nothing gets through."""
+    """The rates of a host or of all (`replica_id` empty), from then on, in bytes per second; 0: nothing goes."""
 
     bytes_per_s: float
     replica_id: str = ""

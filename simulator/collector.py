@@ -82,7 +82,7 @@ class KeyStats:
 
 
 class Collector:
-    """Implements `simulator.router.Observer`."""
+    """Implements `simulator.observer.Observer`."""
 
     def __init__(self, clock: Clock, warmup_s: float, window_s: float) -> None:
         self._clock = clock

@@ -16,7 +16,8 @@ from simulator.collector import Collector
 from simulator.cost import NoisySteps, believed_of
 from simulator.flight import Flight
 from simulator.links import Network
-from simulator.replica import Machine, SimulatedReplica, identity_of
+from simulator.machine import Machine, identity_of
+from simulator.replica import SimulatedReplica
 from simulator.router import SimulatedRouter
 from simulator.scenario import Group, Scenario
 from simulator.transfers import DataPlane

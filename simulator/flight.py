@@ -34,7 +34,6 @@ class Flight:
     last_s: float = 0.0
     longest_gap_s: float = 0.0
     usage: SequenceUsage | None = None
-    ended: bool = False
 
     @property
     def started(self) -> bool:

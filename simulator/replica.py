@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from contracts.batch import Batch, Chunk, SampledToken, StepResult
-from contracts.errors import ErrorInfo
-from contracts.handoff import KVTicket, Peer, PrefillLeg
-from contracts.kv import Fingerprint, KVLayout
-from contracts.model import ModelSpec
+from contracts.batch import Batch
+from contracts.handoff import Peer, PrefillLeg
 from contracts.phase import Phase, Role
 from contracts.replica_io import (
     ClientGone,
@@ -36,60 +32,19 @@ from contracts.replica_io import (
     RunStep,
     SayDrained,
     SendKV,
-    SequenceOutput,
     StepDone,
     StopKV,
     Woken,
 )
 from contracts.request import Request
-from contracts.views import ReplicaIdentity, ReplicaView, StepCost
-from scheduling.config import ReplicaCoreConfig
+from contracts.views import ReplicaView
 from scheduling.replica_core import ReplicaCore
-from scheduling.step_shape import StepShape
 from simulator.clock import Clock
-from simulator.cost import NoisySteps
+from simulator.engine import SimulatedEngine
+from simulator.machine import Machine
 from simulator.transfers import MOVING_S, TRANSPORT, DataPlane
-from simulator.workload import EOS, FILLER
-
-
-class Wire(Protocol):
-    """What a replica says to its router; each message arrives later, in order."""
-
-    def produced(self, body: SimulatedReplica, outputs: tuple[SequenceOutput, ...]) -> None: ...
-    def refused(self, body: SimulatedReplica, sequence_id: str, error: ErrorInfo) -> None: ...
-    def reserved(self, body: SimulatedReplica, sequence_id: str, ticket: KVTicket) -> None: ...
-    def viewed(self, body: SimulatedReplica, view: ReplicaView) -> None: ...
-    def left(self, body: SimulatedReplica, reason: str) -> None: ...
-
-
-@dataclass(slots=True)
-class Work:
-    """What the engine did: steps and busy seconds by phase, rows computed."""
-
-    steps: int = 0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
-    mixed_s: float = 0.0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-
-    @property
-    def busy_s(self) -> float:
-        """All phases together."""
-        return self.prefill_s + self.decode_s + self.mixed_s
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What a replica process is made of."""
-
-    identity: ReplicaIdentity
-    role: Role
-    config: ReplicaCoreConfig
-    layout: KVLayout
-    believed: StepCost
-    steps: NoisySteps
-    heartbeat_s: float
+from simulator.wire import Wire
+from simulator.workload import EOS
 
 
 class SimulatedReplica:
@@ -100,7 +55,7 @@ class SimulatedReplica:
         self.replica_id = machine.identity.replica_id
         self.incarnation = machine.identity.incarnation
         self.alive = True
-        self.work = Work()
+        self.engine = SimulatedEngine(machine.steps)
         self.started_at = clock.now
         self.ended_at: float | None = None
         self.core = ReplicaCore(
@@ -115,7 +70,6 @@ class SimulatedReplica:
         self._clock = clock
         self._plane = plane
         self._wire = wire
-        self._ends_at: dict[str, int] = {}
         self._peers: dict[str, Peer] = {}
         self._frozen_until = -1.0
         self._kept: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -132,7 +86,7 @@ class SimulatedReplica:
         """A new request; its output ends with the token at position `ends_at` (prompt counted)."""
         if isinstance(request.leg, PrefillLeg):
             self._plane.accepted(self, request.request_id, request.leg.ticket)
-        self._ends_at[request.request_id] = ends_at
+        self.engine.ends_at[request.request_id] = ends_at
         self.hear(RequestArrived(request))
 
     def cancel(self, sequence_id: str) -> None:
@@ -245,11 +199,11 @@ class SimulatedReplica:
             case Emit(outputs):
                 for output in outputs:
                     if output.finish is not None:
-                        self._ends_at.pop(output.request_id, None)
+                        self.engine.ends_at.pop(output.request_id, None)
                         plane.forget(self, output.request_id)
                 self._wire.produced(self, outputs)
             case Refuse(request_id, error):
-                self._ends_at.pop(request_id, None)
+                self.engine.ends_at.pop(request_id, None)
                 plane.forget(self, request_id)
                 self._wire.refused(self, request_id, error)
             case ReserveKV():
@@ -267,47 +221,16 @@ class SimulatedReplica:
                 self._end()
 
     def _run(self, batch: Batch) -> None:
-        work = self.work
-        shape = StepShape()
-        if batch.phase is Phase.DECODE:
-            chunks = batch.chunks
-            shape.add_decodes(len(chunks), sum([chunk.start for chunk in chunks]) + len(chunks))
-            duration_s = self.machine.steps.step_s(shape)
-            work.decode_s += duration_s
-        else:
-            prefills = []
+        duration_s = self.engine.duration_s(batch)
+        if batch.phase is not Phase.DECODE and len(self._plane):
             for chunk in batch.chunks:
-                size = len(chunk.token_ids)
-                if size == 1 and chunk.start > 0 and chunk.samples:
-                    shape.add_decodes(1, chunk.start + 1)
-                else:
-                    shape.add_prefill(chunk.start, size)
-                    prefills.append(chunk)
-            duration_s = self.machine.steps.step_s(shape)
-            if batch.phase is Phase.PREFILL:
-                work.prefill_s += duration_s
-            else:
-                work.mixed_s += duration_s
-            if len(self._plane):
-                for chunk in prefills:
-                    end = chunk.start + len(chunk.token_ids)
-                    self._plane.step_began(self, chunk.sequence_id, chunk.start, end, duration_s)
-        work.steps += 1
-        work.output_tokens += shape.decodes
-        work.prompt_tokens += shape.tokens - shape.decodes
+                end = chunk.start + len(chunk.token_ids)
+                self._plane.step_began(self, chunk.sequence_id, chunk.start, end, duration_s)
         self._clock.after(duration_s, self._step_done, batch, duration_s)
 
     def _step_done(self, batch: Batch, duration_s: float) -> None:
-        if not self.alive or self._is_frozen(self._step_done, batch, duration_s):
-            return
-        sampled = tuple([self._sample(chunk) for chunk in batch.chunks if chunk.samples])
-        self.hear(StepDone(StepResult(step_index=batch.step_index, sampled=sampled), duration_s))
-
-    def _sample(self, chunk: Chunk) -> SampledToken:
-        """The engine alone knows how long the answer is."""
-        ends_at = self._ends_at.get(chunk.sequence_id)
-        last = ends_at is None or chunk.start + len(chunk.token_ids) >= ends_at
-        return SampledToken(chunk.sequence_id, EOS if last else FILLER)
+        if self.alive and not self._is_frozen(self._step_done, batch, duration_s):
+            self.hear(StepDone(self.engine.result(batch), duration_s))
 
     # --- views, as `replica.loop.ReplicaLoop._tick`
 
@@ -334,21 +257,3 @@ class SimulatedReplica:
         elif self.alive:
             self._waits_for_change = True
             self._clock.at(self._due_at, self._tick, self._tick_version)
-
-
-def identity_of(
-    replica_id: str, incarnation: int, spec: ModelSpec, layout: KVLayout, num_blocks: int, config: ReplicaCoreConfig
-) -> ReplicaIdentity:
-    """What the process says about itself at the handshake."""
-    return ReplicaIdentity(
-        replica_id=replica_id,
-        incarnation=f"{replica_id}.{incarnation}",
-        version="simulated",
-        model=spec,
-        fingerprint=Fingerprint(model_digest=spec.digest, layout=layout),
-        num_blocks=num_blocks,
-        max_running=config.max_running,
-        max_waiting=config.max_waiting,
-        device=TRANSPORT,
-        data_endpoints=(f"{TRANSPORT}://{replica_id}",),
-    )

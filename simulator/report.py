@@ -70,12 +70,11 @@ class RoleChange(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """One run. Times in seconds, rates per second; requests that arrived in the warm-up are not in the statistics.
 
-    `switch_wait_s`, `itl_s` (each gap between tokens), `queue_s` (at the replica), `pending_s` (at the router, of all
-    placed requests), `longest_wait_s` (arrival to first token or refusal). `prediction_error`: |predicted - real|
-    / real of TTFT, of requests that stayed where they were placed; `prediction_bias`: mean of (predicted - real) / real.
-    `refused` by HTTP status, `layouts` by name. `jain_tokens` over keys: tokens served per token asked for;
-    `jain_attained`: attained share. `recovery_s` is the longest time for which the attainment of arrival windows stayed
-    below `recovery_below`.
+    `switch_wait_s`; `itl_s`: each gap between tokens; `longest_gap_s`: of each request; `queue_s`: at the replica;
+    `longest_wait_s`: arrival to first token or refusal. `prediction_error`: |predicted - real| / real of TTFT, of
+    requests that stayed where they were placed; `prediction_bias`: mean of (predicted - real) / real. `refused` by HTTP
+    status, `layouts` by name. `jain_tokens` over keys: tokens served per token asked for; `jain_attained`: attained
+    share. `recovery_s`: the longest time for which the attainment of arrival windows stayed below `recovery_below`.
     """
 
     seed: int

@@ -81,7 +81,7 @@ def _jain_tokens(keys: Mapping[str, KeyStats]) -> float:
 def _replica(place: Place, ended_at: float) -> ReplicaReport:
     bodies = [*place.ended, place.body]
     alive_s = sum((ended_at if body.ended_at is None else body.ended_at) - body.started_at for body in bodies)
-    works = [body.work for body in bodies]
+    works = [body.engine.work for body in bodies]
     counters = [body.core.state.counters for body in bodies]
     state = place.body.core.state
     return ReplicaReport(

@@ -77,7 +77,7 @@ class Run:
     def check(self) -> None:
         """Every request has ended exactly once, and every block is free. Raises `AssertionError`."""
         assert self.collector.num_ended == self.num_opened, "a request was lost or answered twice"
-        assert not self.fleet.router.flights
+        assert not self.fleet.router.placements.flights
         if self.fleet.router.alive:
             assert_nothing_placed(self.fleet.router.core)
         for place in self.fleet.places.values():

@@ -13,7 +13,7 @@ from contracts.phase import Role
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 from simulator.changes import Change
 from simulator.cost import CostModel
-from simulator.router import RouterTimes
+from simulator.observer import RouterTimes
 from simulator.workload import Workload
 
 

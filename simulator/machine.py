@@ -1,0 +1,44 @@
+"""What a simulated replica process is made of, and what it says about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from contracts.kv import Fingerprint, KVLayout
+from contracts.model import ModelSpec
+from contracts.phase import Role
+from contracts.views import ReplicaIdentity, StepCost
+from scheduling.config import ReplicaCoreConfig
+from simulator.cost import NoisySteps
+from simulator.transfers import TRANSPORT
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a replica process is made of."""
+
+    identity: ReplicaIdentity
+    role: Role
+    config: ReplicaCoreConfig
+    layout: KVLayout
+    believed: StepCost
+    steps: NoisySteps
+    heartbeat_s: float
+
+
+def identity_of(
+    replica_id: str, incarnation: int, spec: ModelSpec, layout: KVLayout, num_blocks: int, config: ReplicaCoreConfig
+) -> ReplicaIdentity:
+    """What the process says about itself at the handshake."""
+    return ReplicaIdentity(
+        replica_id=replica_id,
+        incarnation=f"{replica_id}.{incarnation}",
+        version="simulated",
+        model=spec,
+        fingerprint=Fingerprint(model_digest=spec.digest, layout=layout),
+        num_blocks=num_blocks,
+        max_running=config.max_running,
+        max_waiting=config.max_waiting,
+        device=TRANSPORT,
+        data_endpoints=(f"{TRANSPORT}://{replica_id}",),
+    )

@@ -1,0 +1,50 @@
+"""Who writes down what clients see, and how long a router's own doings take."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import msgspec
+
+from contracts.errors import ConfigError, ErrorInfo
+from contracts.plan import Outcome
+from contracts.views import ReplicaView
+from simulator.flight import Flight
+
+
+class Observer(Protocol):
+    """Told by the router, as it happens."""
+
+    def gap(self, gap_s: float) -> None:
+        """Seconds between two tokens of one stream."""
+        ...
+
+    def ended(self, flight: Flight, outcome: Outcome | None, error: ErrorInfo | None) -> None:
+        """A request has ended, with one or the other."""
+        ...
+
+    def viewed(self, view: ReplicaView) -> None:
+        """A replica joined, or has another role than before."""
+        ...
+
+    def proposed(self, change: int, reason: str) -> None:
+        """The core proposes another size of the fleet."""
+        ...
+
+
+class RouterTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long things take at the router, in seconds, as in `router.config.RouterConfig`: a message to or from a
+    replica, the time between two `TimePassed`, the silence after which a replica is lost, the next try to reach it."""
+
+    message_s: float = 0.0005
+    tick_s: float = 0.1
+    silence_s: float = 3.0
+    hello_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`, naming the setting."""
+        for name in self.__struct_fields__:
+            least = 0.0 if name == "message_s" else 1e-6
+            if not least <= getattr(self, name) < math.inf:
+                raise ConfigError(f"router.{name} must be positive", param=f"router.{name}")

@@ -1,0 +1,21 @@
+"""What a simulated replica says to its router, in the words of `contracts.wire`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from contracts.errors import ErrorInfo
+from contracts.handoff import KVTicket
+from contracts.replica_io import SequenceOutput
+from contracts.views import ReplicaView
+from simulator.transfers import Body
+
+
+class Wire(Protocol):
+    """What a replica says to its router; each message arrives later, in order."""
+
+    def produced(self, body: Body, outputs: tuple[SequenceOutput, ...]) -> None: ...
+    def refused(self, body: Body, sequence_id: str, error: ErrorInfo) -> None: ...
+    def reserved(self, body: Body, sequence_id: str, ticket: KVTicket) -> None: ...
+    def viewed(self, body: Body, view: ReplicaView) -> None: ...
+    def left(self, body: Body, reason: str) -> None: ...
