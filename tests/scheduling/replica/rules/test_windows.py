@@ -31,6 +31,10 @@ def streaming(replica_lab: Lab, rule: str, *, steps: int = 20, slo: Slo = SLACK,
     return lab
 
 
+def phase_of(lab: Lab) -> Phase:
+    return Phase(lab.in_flight.phase)
+
+
 @pytest.mark.parametrize("rule", ALTERNATING)
 @pytest.mark.parametrize("chunked", [True, False])
 def test_sch_4_no_rule_of_alternating_replicas_exceeds_the_gap(replica_lab: Lab, rule: str, chunked: bool) -> None:
@@ -114,8 +118,8 @@ def test_without_cuts_a_prompt_waits_until_there_is_enough_for_all_of_it(replica
     lab.send(LeaseGranted(100.0))
     lab.arrive("prompt", 1000, 2)
     lab.step()
-    assert lab.in_flight.phase is Phase.DECODE  # it could have begun
-    while lab.in_flight.phase is Phase.DECODE:
+    assert phase_of(lab) is Phase.DECODE  # it could have begun
+    while phase_of(lab) is Phase.DECODE:
         lab.step()
     lab.send(LeaseRevoked())  # what is begun is finished
     lab.finish()
