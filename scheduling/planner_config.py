@@ -12,7 +12,7 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     Every `every_s` the best role mix is computed from the last `window_s` of arrivals. It is approached when it would
     carry `gain` times what the present one does (1.2: a fifth more), in `confirm` evaluations in a row, one replica at
-    a time, at least `change_every_s` apart.
+    a time, at least `change_every_s` apart. For `hold_s` after a mix was reached no other is looked for.
     """
 
     enabled: bool = False
@@ -21,10 +21,11 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     gain: float = 1.2
     confirm: int = 2
     change_every_s: float = 1.0
+    hold_s: float = 10.0
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
-        for name in ("every_s", "window_s", "change_every_s"):
+        for name in ("every_s", "window_s", "change_every_s", "hold_s"):
             require(getattr(self, name) > 0.0, f"planner.{name}", "must be positive")
         require(self.gain >= 1.0, "planner.gain", "must be at least 1")
         require(self.confirm >= 1, "planner.confirm", "must be at least 1")

@@ -1,0 +1,106 @@
+"""Role mixes of a fleet, and which of them carries most: whole-serving replicas, P:D pools, or both side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from contracts.phase import Layout, Role
+from scheduling.fleet_capacity import RoleRates
+
+FINE = 64
+"""Up to so many replicas every mix is looked at; in larger fleets the sizes of the groups are multiples of a step."""
+
+
+class Mix(msgspec.Struct, frozen=True, kw_only=True):
+    """How many replicas have each role."""
+
+    alternating: int = 0
+    mixed: int = 0
+    prefill: int = 0
+    decode: int = 0
+
+    @classmethod
+    def of(cls, roles: list[Role]) -> Mix:
+        """The mix of these replicas."""
+        return cls(**{role.value: roles.count(role) for role in Role})
+
+    def of_role(self, role: Role) -> int:
+        """The replicas of one role."""
+        count: int = getattr(self, role.value)
+        return count
+
+    def in_words(self) -> str:
+        """For reasons: '2 prefill + 2 decode'."""
+        return " + ".join(f"{self.of_role(role)} {role}" for role in Role if self.of_role(role)) or "no replica"
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What a mix must keep to: `pinned` replicas stay as they are, `poolable` can hand over, `layout` is demanded."""
+
+    total: int
+    poolable: int
+    pinned: Mix = Mix()
+    layout: Layout | None = None
+
+
+def carried(mix: Mix, rates: RoleRates) -> float:
+    """Requests per second that a mix sustains: pools at the rate of the slower one, the rest added."""
+    pools = min(mix.prefill * rates.prefill, mix.decode * rates.decode)
+    return mix.alternating * rates.alternating + mix.mixed * rates.mixed + pools
+
+
+def best_mix(present: Mix, rates: RoleRates, bounds: Bounds) -> Mix:
+    """The mix that carries most; of those within a hundredth of it the one with the fewest replicas to change."""
+    best, most = present, carried(present, rates)
+    for mix in mixes(bounds):
+        rate = carried(mix, rates)
+        if rate > most * 1.01 or (rate >= most * 0.99 and _changes(present, mix) < _changes(present, best)):
+            best, most = mix, max(rate, most)
+    return best
+
+
+def mixes(bounds: Bounds) -> Iterator[Mix]:
+    """Every mix within bounds: one kind of whole-serving replicas beside pools that are both there or both not."""
+    total, pinned = bounds.total, bounds.pinned
+    step = 1 if total <= FINE else -(-total // FINE)
+    for whole_role in _whole_roles(bounds.layout):
+        other = Role.MIXED if whole_role is Role.ALTERNATING else Role.ALTERNATING
+        for pooled in _sizes(total - pinned.alternating - pinned.mixed, step):
+            whole = total - pooled - pinned.of_role(other)
+            if pooled > bounds.poolable or whole < 0 or not _demanded(bounds.layout, pooled, whole):
+                continue
+            counts = {whole_role.value: whole, other.value: pinned.of_role(other)}
+            for prefill in range(0, pooled + 1, step):
+                mix = Mix(prefill=prefill, decode=pooled - prefill, **counts)
+                if _keeps(mix, pinned) and bool(mix.prefill) == bool(mix.decode):
+                    yield mix
+
+
+def _whole_roles(layout: Layout | None) -> tuple[Role, ...]:
+    if layout is Layout.PHASED:
+        return (Role.ALTERNATING,)
+    if layout is Layout.COLOCATED:
+        return (Role.MIXED,)
+    return (Role.ALTERNATING, Role.MIXED)
+
+
+def _sizes(most: int, step: int) -> Iterator[int]:
+    yield from range(0, most, step)
+    yield most
+
+
+def _demanded(layout: Layout | None, pooled: int, whole: int) -> bool:
+    """Whether the layout that the deployment demands of every request can be had."""
+    if layout is Layout.DISAGGREGATED:
+        return pooled > 0
+    return layout is None or whole > 0
+
+
+def _keeps(mix: Mix, pinned: Mix) -> bool:
+    return all(mix.of_role(role) >= pinned.of_role(role) for role in Role)
+
+
+def _changes(before: Mix, after: Mix) -> int:
+    return sum(max(0, after.of_role(role) - before.of_role(role)) for role in Role)

@@ -1,0 +1,190 @@
+"""The fleet planner (design §6): from what is asked and what was measured to the best role mix, approached with care.
+
+Every few seconds the demand, the replicas' own step costs and the measured links give what one replica carries in each
+role (`fleet_capacity`), and that gives the mix that carries most (`fleet_mixes`). The fleet moves towards it only when
+the present mix is near its limit, the other carries clearly more, and this was found several times in a row; then one
+replica at a time. Whoever has the fewest streams changes first. Pinned replicas never do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from contracts.cluster_io import ClientRequestArrived, ClusterAction
+from contracts.phase import Role
+from scheduling.cluster_availability import demanded_layout
+from scheduling.cluster_fleet import Fleet
+from scheduling.cluster_replica import ReplicaRecord
+from scheduling.config import ClusterCoreConfig
+from scheduling.fleet_capacity import RoleRates, Site, role_rates
+from scheduling.fleet_decisions import FleetDecisions
+from scheduling.fleet_mixes import Bounds, Mix, best_mix, carried
+from scheduling.fleet_site import site_of
+from scheduling.fleet_workload import Demand, DemandEstimate
+from scheduling.role_changes import RoleChanges
+
+COMFORT = 0.7
+"""Below this share of what the present mix carries nothing is gained by another one."""
+NEAR_LIMIT = 0.9
+ANY_GAIN = 1.05
+"""Near the limit a smaller gain is worth a change."""
+BUILD_ORDER = (Role.DECODE, Role.PREFILL, Role.ALTERNATING, Role.MIXED)
+"""A decode replica without a prefill replica can still serve whole requests; a prefill replica alone is no use."""
+
+
+class FleetPlanner:
+    """Holds what was found so far; `time_passed` is to be asked a few times a second."""
+
+    def __init__(self, config: ClusterCoreConfig, fleet: Fleet, roles: RoleChanges, decisions: FleetDecisions) -> None:
+        self._config = config
+        self._fleet = fleet
+        self._roles = roles
+        self._decisions = decisions
+        self._demand = DemandEstimate(config.planner.window_s)
+        self._goal: Mix | None = None
+        self._found: tuple[Mix | None, int] = (None, 0)
+        self._evaluated_at: float | None = None
+        self._changed_at: float | None = None
+        self._reached_at: float | None = None
+        self.capacity: float | None = None
+        self.utilisation: float | None = None
+
+    @property
+    def goal(self) -> Mix | None:
+        """The mix that the fleet is being moved towards, if any."""
+        return self._goal
+
+    def arrived(self, asked: ClientRequestArrived, now: float) -> None:
+        """A request came."""
+        self._demand.arrived(asked, now)
+
+    def placed(self, cached_tokens: int, now: float) -> None:
+        """A request was placed where so many tokens of its prompt were expected in the cache."""
+        self._demand.placed(cached_tokens, now)
+
+    def ended(self, output_tokens: float, now: float) -> None:
+        """A sequence ended by itself."""
+        self._demand.ended(output_tokens, now)
+
+    def time_passed(self, now: float) -> list[ClusterAction]:
+        """Evaluate when it is due, and make the next change towards the goal when that is."""
+        config = self._config.planner
+        if not config.enabled:
+            return []
+        if self._evaluated_at is None or now >= self._evaluated_at + config.every_s:
+            self._evaluated_at = now
+            self._evaluate(now)
+        if self._goal is None or (self._changed_at is not None and now < self._changed_at + config.change_every_s):
+            return []
+        return self._approach(now)
+
+    def _evaluate(self, now: float) -> None:
+        members = self._members()
+        site = site_of(members, self._fleet, self._config, now)
+        if site is None:
+            self._goal = None
+            return
+        running = sum(record.view.running for record in members)
+        steps_s = [record.view.decode_step_s for record in members if record.view.running]
+        step_s = sum(steps_s) / len(steps_s) if steps_s else 0.0
+        demand = self._demand.at(now, running, step_s, site.cost.a1 / len(members))
+        if demand is None:
+            self.capacity = self.utilisation = None
+            return
+        rates = role_rates(demand, site)
+        present = Mix.of([self._roles.wanted(record) for record in members])
+        self.capacity = carried(present, rates)
+        self.utilisation = demand.rate / self.capacity if self.capacity > 0.0 else None
+        self._settle(present, best_mix(present, rates, self._bounds(members)), demand, rates, site, now)
+
+    def _settle(self, present: Mix, best: Mix, demand: Demand, rates: RoleRates, site: Site, now: float) -> None:
+        """Confirm a goal, keep it, or drop it."""
+        config = self._config.planner
+        now_carried, then_carried = carried(present, rates), carried(best, rates)
+        if self._goal is not None:
+            if carried(self._goal, rates) >= now_carried:
+                return  # on the way; another goal would have to wait until this one is reached
+            self._goal = None
+        wanted = best != present and (
+            (demand.rate > COMFORT * now_carried and then_carried >= config.gain * now_carried)
+            or (demand.rate > NEAR_LIMIT * now_carried and then_carried >= ANY_GAIN * now_carried)
+        )
+        held = self._reached_at is not None and now < self._reached_at + config.hold_s
+        if not wanted or held:
+            self._found = (None, 0)
+            return
+        mix, times = self._found
+        self._found = (best, times + 1 if mix is not None and _alike(mix, best) else 1)
+        if self._found[1] >= config.confirm:
+            self._goal, self._found = best, (None, 0)
+            self._tell(present, best, demand, rates, site, now)
+
+    def _approach(self, now: float) -> list[ClusterAction]:
+        """Give one more replica its role, or note that the goal is reached or cannot be."""
+        assert self._goal is not None
+        members = self._members()
+        present = Mix.of([self._roles.wanted(record) for record in members])
+        step = self._next_change(members, present, self._goal)
+        if step is None:
+            self._goal, self._reached_at = None, now
+            return []
+        record, role = step
+        self._changed_at = now
+        reason = f"the planner moves towards {self._goal.in_words()}"
+        return self._roles.request(record.replica_id, role, now, pinned=False, reason=reason)
+
+    def _next_change(
+        self, members: Sequence[ReplicaRecord], present: Mix, goal: Mix
+    ) -> tuple[ReplicaRecord, Role] | None:
+        """Whose role changes next: the replica with the fewest streams among those of a role there are too many of."""
+        for role in BUILD_ORDER:
+            if goal.of_role(role) <= present.of_role(role):
+                continue
+            spare = [
+                record
+                for record in members
+                if present.of_role(had := self._roles.wanted(record)) > goal.of_role(had)
+                and record.wanted_role is None
+                and not self._roles.is_pinned(record.replica_id)
+                and self._roles.why_not(record.replica_id, role) is None
+            ]
+            if spare:
+                return min(spare, key=lambda record: (record.view.running, record.backlog_s, record.replica_id)), role
+        return None
+
+    def _members(self) -> list[ReplicaRecord]:
+        return [record for record in self._fleet if not record.draining]
+
+    def _bounds(self, members: Sequence[ReplicaRecord]) -> Bounds:
+        pinned = [self._roles.wanted(r) for r in members if self._roles.is_pinned(r.replica_id)]
+        return Bounds(
+            total=len(members),
+            poolable=sum(bool(record.identity.data_endpoints) for record in members),
+            pinned=Mix.of(pinned),
+            layout=demanded_layout(None, self._config),
+        )
+
+    def _tell(self, present: Mix, goal: Mix, demand: Demand, rates: RoleRates, site: Site, now: float) -> None:
+        carries, would = carried(present, rates), carried(goal, rates)
+        link = site.link_bytes_per_s
+        reason = (
+            f"{demand.rate:.2f} requests/s of {demand.prompt_tokens:.0f} prompt and {demand.output_tokens:.0f} output "
+            f"tokens: {present.in_words()} carries {carries:.2f}/s, {goal.in_words()} would carry {would:.2f}/s; a "
+            f"replica carries {rates.alternating:.2f}/s alternating, {rates.mixed:.2f} mixed, {rates.prefill:.2f} "
+            f"as prefill, {rates.decode:.2f} as decode, "
+            + ("no link" if link is None else f"the link {link / 1e6:.1f} MB/s")
+        )
+        numbers = {
+            "rate_per_s": demand.rate,
+            "prompt_tokens": demand.prompt_tokens,
+            "output_tokens": demand.output_tokens,
+            "carries_per_s": carries,
+            "would_carry_per_s": would,
+            "link_bytes_per_s": 0.0 if link is None else link,
+        }
+        self._decisions.note(now, "mix", reason, None, **numbers)
+
+
+def _alike(one: Mix, other: Mix) -> bool:
+    """Whether two goals found one after the other differ by one replica at most: estimates move."""
+    return sum(abs(one.of_role(role) - other.of_role(role)) for role in Role) <= 2

@@ -1,0 +1,54 @@
+"""What the fleet's replicas and links are like on average, as the planner reckons with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from contracts.views import StepCost
+from scheduling.cluster_fleet import Fleet
+from scheduling.cluster_replica import ReplicaRecord
+from scheduling.config import ClusterCoreConfig
+from scheduling.fleet_capacity import Site
+from scheduling.link_math import cautious_rate
+
+
+def site_of(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCoreConfig, now: float) -> Site | None:
+    """The averages over these replicas, or None when there are none."""
+    if not members:
+        return None
+    views = [record.view for record in members]
+    layout = members[0].identity.fingerprint.layout
+    return Site(
+        cost=mean_cost([view.cost for view in views]),
+        prefill_chunk=config.prefill_chunk,
+        kv_tokens=sum(view.num_blocks * view.block_size for view in views) / len(views),
+        max_running=sum(record.identity.max_running for record in members) / len(members),
+        kv_bytes_per_token=layout.bytes_per_token,
+        num_layers=layout.num_layers,
+        link_bytes_per_s=link_rate(members, fleet, config, now),
+    )
+
+
+def mean_cost(costs: Sequence[StepCost]) -> StepCost:
+    """Coefficient by coefficient."""
+    names = ("a0", "a1", "b0", "b1", "b2", "b3", "margin_s")
+    return StepCost(**{name: sum(getattr(cost, name) for cost in costs) / len(costs) for name in names})
+
+
+def link_rate(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCoreConfig, now: float) -> float | None:
+    """The median of what links between these replicas can be counted on for, in bytes/s; what the configuration says of
+    links never measured when none was; None when no two of them could hand over."""
+    able = sum(bool(record.identity.data_endpoints) for record in members)
+    if able < 2:
+        return None
+    rates = []
+    for record in members:
+        for link in record.view.links:
+            age_s = link.age_s + max(0.0, now - record.view_at)
+            peer = fleet.get(link.peer_id)
+            if link.why_not is None and peer is not None and peer.identity.incarnation == link.peer_incarnation:
+                rate = cautious_rate(link, age_s, config.link_caution, config.link_spread_per_s)
+                if rate is not None:
+                    rates.append(rate)
+    return median(rates) if rates else config.link_unmeasured_bytes_per_s
