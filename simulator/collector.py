@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from contracts.errors import ErrorInfo
@@ -109,6 +110,7 @@ class Collector:
         self._role_of: dict[str, Role] = {}
         self._windows: dict[int, list[int]] = {}
         self.gap = self.itl.add
+        self.on_proposal: Callable[[int], None] = _ignore
 
     def ended(self, flight: Flight, outcome: Outcome | None, error: ErrorInfo | None) -> None:
         """A request has ended, with an outcome or an error."""
@@ -178,6 +180,7 @@ class Collector:
         """The cluster core proposes another size."""
         if len(self.proposals) < MAX_CHANGES:
             self.proposals.append((self._clock.now, change, reason))
+        self.on_proposal(change)
 
     def windows(self) -> tuple[Window, ...]:
         """In order of time."""
@@ -205,3 +208,7 @@ class Collector:
             window[0] += arrived
             window[1] += attained
         self._windows = merged
+
+
+def _ignore(change: int) -> None:
+    """Nobody follows proposals."""

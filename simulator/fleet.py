@@ -54,6 +54,9 @@ class SimulatedFleet:
         self._numbers: Counter[str] = Counter()
         self._costs = {id(group): believed_of(group.cost) for group in scenario.fleet}
         self.router = self._new_router()
+        self._coming = 0
+        if scenario.scaling.most:
+            collector.on_proposal = self._follow
         for group in scenario.fleet:
             for _ in range(group.count):
                 self._add(group, group.role)
@@ -88,6 +91,22 @@ class SimulatedFleet:
                     self.network.set_host(place.replica_id, rate, rate)
             case RestartRouter():
                 self._restart_router(change.restart_s)
+
+    def _follow(self, change: int) -> None:
+        """Do what the cluster core proposes, within the scenario's bounds: the youngest replica goes first."""
+        scaling = self.scenario.scaling
+        group = self.scenario.fleet[scaling.group]
+        here = [place for place in self.places.values() if place.group is group and place.body.alive]
+        staying = [place for place in here if not place.body.core.state.draining]
+        for _ in range(min(change, scaling.most - len(staying) - self._coming)):
+            self._coming += 1
+            self.clock.after(scaling.provision_s, self._provisioned, group)
+        for place in staying[::-1][: max(0, min(-change, len(staying) - scaling.least))]:
+            self.clock.after(0.0, self.router.feed, ReplicaDrainRequested(place.replica_id))
+
+    def _provisioned(self, group: Group) -> None:
+        self._coming -= 1
+        self._add(group, group.role)
 
     def _place(self, replica_id: str) -> Place:
         place = self.places.get(replica_id)

@@ -27,7 +27,7 @@ from simulator.scenario import Scenario
 from simulator.workload import Arrival, draw
 
 _SETTLE_S = 120.0
-_LOOK_S = 600.0
+_LOOK_S = 5.0
 
 
 class Unfinished(PhaseServeError):

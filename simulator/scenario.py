@@ -108,6 +108,11 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     group: int = 0
     provision_s: float = 1.0
 
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`, naming the setting."""
+        if self.most < 0 or not 0 <= self.least <= max(self.least, self.most) or not 0.0 <= self.provision_s < math.inf:
+            raise ConfigError("scaling: most, least and provision_s must not be negative", param="scaling")
+
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One run. Requests arrive for `duration_s` seconds (or as many as the workload says), then what is under way ends.
@@ -149,6 +154,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must not be negative", param=name)
         for change in self.changes:
-            group = getattr(change, "group", 0)
-            if not 0 <= group < len(self.fleet):
-                raise ConfigError(f"changes: there is no group {group}", param="changes.group")
+            _check_group(self.fleet, getattr(change, "group", 0), "changes")
+        _check_group(self.fleet, self.scaling.group, "scaling")
+
+
+def _check_group(fleet: tuple[Group, ...], group: int, where: str) -> None:
+    if not 0 <= group < len(fleet):
+        raise ConfigError(f"{where}.group: there is no group {group} of the fleet", param=f"{where}.group")

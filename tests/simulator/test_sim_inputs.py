@@ -1,0 +1,212 @@
+"""What a run is made from: arrivals, lengths, traces, costs; and how quantiles are kept."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from itertools import islice, pairwise
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import ConfigError
+from contracts.phase import Role
+from scheduling.step_shape import StepShape
+from simulator.arrivals import Arrivals, Diurnal, Gamma, Steps
+from simulator.cost import Fitted, NoisySteps, Table, believed_of
+from simulator.lengths import Constant, Empirical, LogNormal, Uniform
+from simulator.roofline import Roofline
+from simulator.scenario import Group, Scenario
+from simulator.scenarios import KV_30B, KV_34B, L20_34B
+from simulator.statistics import EXACT, Sketch, jain_index
+from simulator.traces import Trace, read_trace
+from simulator.workload import SharedPrefixes, Workload, draw
+
+
+@pytest.mark.parametrize("cv", [0.0, 0.5, 1.0, 2.0])
+def test_gaps_have_the_mean_and_the_spread_asked_for(cv: float) -> None:
+    times = list(islice(Gamma(rate=5.0, cv=cv).times(random.Random(1)), 20_000))
+    gaps = [late - early for early, late in pairwise(times)]
+    assert statistics.fmean(gaps) == pytest.approx(0.2, rel=0.05)
+    assert statistics.pstdev(gaps) / statistics.fmean(gaps) == pytest.approx(cv, abs=0.06)
+
+
+def count_in(arrivals: Arrivals, spans: list[tuple[float, float]]) -> list[int]:
+    counts = [0] * len(spans)
+    for at in arrivals.times(random.Random(3)):
+        if at >= spans[-1][1]:
+            return counts
+        for number, (begin, end) in enumerate(spans):
+            counts[number] += begin <= at < end
+    return counts
+
+
+def test_steps_have_their_rates_and_may_pause() -> None:
+    low, none, high = count_in(Steps(rates=(10.0, 0.0, 40.0), step_s=100.0), [(0, 100), (100, 200), (200, 300)])
+    assert low == pytest.approx(1000, rel=0.1)
+    assert none == 0
+    assert high == pytest.approx(4000, rel=0.1)
+
+
+def test_a_day_is_busiest_in_the_middle() -> None:
+    night, noon = count_in(Diurnal(rate=20.0, swing=0.8, period_s=200.0), [(0, 20), (90, 110)])
+    assert noon > 5 * night
+
+
+def test_lognormal_lengths_have_mean_and_median() -> None:
+    drawn = random.Random(2)
+    lengths = [LogNormal(mean=344.0, median=148.0, most=100_000).draw(drawn) for _ in range(20_000)]
+    assert statistics.median(lengths) == pytest.approx(148, rel=0.05)
+    assert statistics.fmean(lengths) == pytest.approx(344, rel=0.08)
+
+
+def test_other_lengths_stay_in_their_bounds() -> None:
+    drawn = random.Random(2)
+    assert {Constant(tokens=7).draw(drawn) for _ in range(10)} == {7}
+    assert {Uniform(low=2, high=4).draw(drawn) for _ in range(100)} == {2, 3, 4}
+    assert {Empirical(values=(5, 9)).draw(drawn) for _ in range(100)} == {5, 9}
+
+
+def azure(folder: Path, text: str) -> Path:
+    path = folder / "trace.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_an_azure_trace_is_read_and_played_faster(tmp_path: Path) -> None:
+    rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"
+    path = azure(tmp_path, rows + "2023-11-16 18:17:05.9799600,31,8\n")
+    arrivals = list(draw(Workload(trace=Trace(path=str(path), speed=4.0)), random.Random(0), 10.0))
+    assert [arrival.at_s for arrival in arrivals] == [10.0, 10.5]
+    assert [len(arrival.prompt) for arrival in arrivals] == [4808, 31]
+    assert [(arrival.output_tokens, arrival.max_tokens) for arrival in arrivals] == [(10, 16), (8, 16)]
+
+
+def test_a_mooncake_trace_shares_what_its_hashes_share(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    line = '{"timestamp": %d, "input_length": 1500, "output_length": 20, "hash_ids": [%s]}\n'
+    path.write_text(line % (0, "0, 1, 2") + line % (500, "0, 1, 9"), encoding="utf-8")
+    first, second = draw(Workload(trace=Trace(path=str(path))), random.Random(0))
+    assert second.at_s == 0.5
+    assert first.prompt[:1024] == second.prompt[:1024]
+    assert first.prompt[1024] != second.prompt[1024]
+    assert first.shares_prefix
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("t.csv", "TIMESTAMP,ContextTokens\n", "no column GeneratedTokens"),
+        ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n", "line 2"),
+        ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no request"),
+        ("t.jsonl", '{"timestamp": 0, "input_length": 1}\n', "line 1 has no 'output_length'"),
+        ("t.jsonl", "[]\n", "line 1"),
+        ("t.jsonl", "{\n", "line 1"),
+    ],
+)
+def test_a_wrong_trace_is_named_with_its_line(tmp_path: Path, name: str, text: str, says: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=says):
+        read_trace(tmp_path / name)
+
+
+def test_shared_prefixes_are_shared_and_the_rest_is_not() -> None:
+    workload = Workload(prompt=Constant(tokens=100), shared=SharedPrefixes(count=2, tokens=64), num_requests=50)
+    arrivals = list(draw(workload, random.Random(0)))
+    assert len({arrival.prompt[:64] for arrival in arrivals}) == 2
+    assert len({arrival.prompt[64:] for arrival in arrivals}) == 50
+
+
+def shape(*prefill: tuple[int, int], decodes: int = 0, context: int = 0) -> StepShape:
+    made = StepShape()
+    for past, chunk in prefill:
+        made.add_prefill(past, chunk)
+    made.add_decodes(decodes, context)
+    return made
+
+
+LLAMA_30B_L20 = Roofline(
+    peak_flop_s=4 * 119.5e12,
+    memory_bytes_s=4 * 864e9,
+    active_params=32.5e9,
+    weight_bytes=65e9,
+    kv_bytes_per_token=1_597_440,
+    attention_flop=4.0 * 60 * 52 * 128,
+    compute_share=0.47,
+)
+
+
+def test_a_roofline_gives_the_published_prefill_rate() -> None:
+    """EcoServe table 3: Llama-30B on eight L20 (two instances of TP4) prefills 6,584.6 tokens a second."""
+    chunk = 512
+    rate = chunk / LLAMA_30B_L20.step_s(shape((0, chunk)))
+    assert 2 * rate == pytest.approx(6584.6, rel=0.05)
+
+
+def test_a_roofline_is_bound_by_memory_in_decode_and_by_compute_in_prefill() -> None:
+    one, eight = (LLAMA_30B_L20.step_s(shape(decodes=n, context=100 * n)) for n in (1, 8))
+    assert eight < 1.1 * one
+    short, long = (LLAMA_30B_L20.step_s(shape((0, n))) for n in (1024, 2048))
+    assert long == pytest.approx(2 * short, rel=0.1)
+
+
+@pytest.mark.parametrize("model", [LLAMA_30B_L20, Table(points=((1, 0.02), (512, 0.1), (2048, 0.4)), context_s=1e-7)])
+def test_what_a_profile_finds_is_near_the_truth(model: Roofline | Table) -> None:
+    believed = believed_of(model)
+    for step in (shape((0, 512)), shape((1024, 512)), shape(decodes=16, context=8000)):
+        assert step.predict_s(believed) == pytest.approx(model.step_s(step), rel=0.35)
+
+
+def test_a_table_is_read_between_and_beyond_its_points() -> None:
+    table = Table(points=((10, 0.1), (20, 0.2), (40, 0.3)))
+    measured = [table.step_s(shape((0, n))) for n in (1, 10, 15, 40, 60)]
+    assert measured == pytest.approx([0.1, 0.1, 0.15, 0.3, 0.4])
+
+
+def test_noise_keeps_the_mean() -> None:
+    steps = NoisySteps(Fitted(a0=0.1, a1=0.0), 0.2, random.Random(5))
+    drawn = [steps.step_s(shape(decodes=1, context=1)) for _ in range(20_000)]
+    assert statistics.fmean(drawn) == pytest.approx(0.1, rel=0.01)
+    assert statistics.pstdev(drawn) / 0.1 == pytest.approx(0.2, rel=0.05)
+
+
+def test_published_kv_sizes() -> None:
+    """EcoServe table 2."""
+    assert KV_34B.layout.bytes_per_token == 196_608
+    assert KV_30B.layout.bytes_per_token == 1_597_440
+    assert 1.0 / L20_34B.a1 == pytest.approx(3419.0)
+
+
+@pytest.mark.parametrize("count", [EXACT // 2, EXACT * 3])
+def test_a_sketch_tells_quantiles_before_and_after_it_stops_being_exact(count: int) -> None:
+    drawn = random.Random(4)
+    values = [drawn.lognormvariate(-3.0, 1.0) for _ in range(count)]
+    sketch = Sketch()
+    for value in values:
+        sketch.add(value)
+    values.sort()
+    for share in (0.5, 0.9, 0.99):
+        exact = values[max(0, round(share * count) - 1)]
+        assert sketch.quantile(share) == pytest.approx(exact, rel=0.006)
+    assert sketch.summary().most == values[-1]
+    assert sketch.mean == pytest.approx(statistics.fmean(values))
+
+
+def test_jain() -> None:
+    assert jain_index([1.0, 1.0]) == 1.0
+    assert jain_index([1.0, 0.0, 0.0, 0.0]) == 0.25
+    assert jain_index([]) == 1.0
+
+
+def test_wrong_settings_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"cost\.a0 must not be negative"):
+        Fitted(a0=-1.0, a1=0.1)
+    with pytest.raises(ConfigError, match="peak_flop_s must be positive"):
+        Roofline(peak_flop_s=0, memory_bytes_s=1, active_params=1, weight_bytes=1, kv_bytes_per_token=1)
+    with pytest.raises(ConfigError, match="arrivals: rate must be positive"):
+        Gamma(rate=-1.0)
+    with pytest.raises(ConfigError, match="fleet must hold one group"):
+        Scenario(fleet=())
+    group = Group(role=Role.MIXED, cost=L20_34B)
+    with pytest.raises(ConfigError, match="two groups of the fleet are called mixed"):
+        Scenario(fleet=(group, group))
