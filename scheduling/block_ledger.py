@@ -18,6 +18,11 @@ def chain_hash(parent: bytes, token_ids: Seq[int]) -> bytes:
     return blake2b(parent + struct.pack(f"<{len(token_ids)}I", *token_ids), digest_size=16).digest()
 
 
+def name_of(block_hash: bytes) -> int:
+    """The short name by which other processes know a block (`contracts.prefixes`)."""
+    return int.from_bytes(block_hash[:8], "little")
+
+
 def extend_hashes(hashes: list[bytes], token_ids: Seq[int], num_tokens: int, block_size: int) -> None:
     """Append the hashes of the full blocks of `token_ids[:num_tokens]` that are not in `hashes` yet, in place."""
     parent = hashes[-1] if hashes else ROOT_HASH
@@ -27,9 +32,13 @@ def extend_hashes(hashes: list[bytes], token_ids: Seq[int], num_tokens: int, blo
 
 
 class BlockLedger:
-    """Who holds which block. Ids are `0 .. num_blocks - 1`."""
+    """Who holds which block. Ids are `0 .. num_blocks - 1`.
 
-    __slots__ = ("_block_of", "_evictable", "_free", "_hash_of", "_references", "caching", "num_blocks")
+    `_journal` tells how the cached content differs from when it was last taken: by hash, True for what is new. What
+    came and went in between is not in it, so it never has more than twice `num_blocks` entries.
+    """
+
+    __slots__ = ("_block_of", "_evictable", "_free", "_hash_of", "_journal", "_references", "caching", "num_blocks")
 
     def __init__(self, num_blocks: int, *, caching: bool = True) -> None:
         self.num_blocks = num_blocks
@@ -39,6 +48,7 @@ class BlockLedger:
         self._hash_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
         self._evictable: dict[int, None] = {}  # insertion order is the order of last use
+        self._journal: dict[bytes, bool] = {}
 
     @property
     def num_free(self) -> int:
@@ -93,6 +103,22 @@ class BlockLedger:
         if self.caching and block_hash not in self._block_of and block not in self._hash_of:
             self._hash_of[block] = block_hash
             self._block_of[block_hash] = block
+            self._write_down(block_hash, is_new=True)
+
+    def cached_names(self) -> list[int]:
+        """The names of all blocks with known content, the oldest first."""
+        return [name_of(block_hash) for block_hash in self._block_of]
+
+    def take_journal(self) -> tuple[list[int], list[int]]:
+        """The names of the blocks that came into the cache, and of those that left it, since this was last asked."""
+        added = [name_of(block_hash) for block_hash, is_new in self._journal.items() if is_new]
+        removed = [name_of(block_hash) for block_hash, is_new in self._journal.items() if not is_new]
+        self._journal = {}
+        return added, removed
+
+    def _write_down(self, block_hash: bytes, *, is_new: bool) -> None:
+        if self._journal.pop(block_hash, is_new) is is_new:
+            self._journal[block_hash] = is_new
 
     def release(self, blocks: Seq[int]) -> None:
         """Give up one reference to each. The last block goes first, so that a chain is evicted from its end."""
@@ -109,7 +135,9 @@ class BlockLedger:
     def _evict(self) -> int:
         block = next(iter(self._evictable))
         del self._evictable[block]
-        del self._block_of[self._hash_of.pop(block)]
+        block_hash = self._hash_of.pop(block)
+        del self._block_of[block_hash]
+        self._write_down(block_hash, is_new=False)
         return block
 
     def check(self) -> None:

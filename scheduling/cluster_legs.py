@@ -15,7 +15,7 @@ def legs_of(
 ) -> tuple[Leg, Leg | None]:
     """The leg where the request decodes, and that of the prefill replica if there is one. Both are predictions; the
     record's `prefill_s` becomes that of this placement."""
-    record.prefill_s = request_prefill_on(record, target if giver is None else giver, config)
+    record.prefill_s = request_prefill_on(ask, target if giver is None else giver, config)
     blocks = blocks_needed(ask, target.view.block_size)
     if giver is None:
         return Leg(record, record.prefill_s, record.prompt_tokens, blocks), None
@@ -27,9 +27,9 @@ def legs_of(
     )
 
 
-def request_prefill_on(record: RequestRecord, replica: ReplicaRecord, config: ClusterCoreConfig) -> float:
-    """Predicted seconds to prefill all sequences of a request on a replica."""
-    view = replica.view
+def request_prefill_on(ask: Ask, replica: ReplicaRecord, config: ClusterCoreConfig) -> float:
+    """Predicted seconds to prefill all sequences of a request on a replica, after what its cache is known to hold."""
+    view, cached = replica.view, ask.cached_on(replica.replica_id)
     return request_prefill_s(
-        view.cost, record.prompt_tokens, record.asked.num_sequences, view.block_size, config.prefill_chunk
+        view.cost, ask.prompt_tokens, ask.num_sequences, view.block_size, config.prefill_chunk, cached
     )

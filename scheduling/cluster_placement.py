@@ -22,6 +22,7 @@ from contracts.phase import Layout
 from contracts.plan import Outcome
 from contracts.views import ReplicaView
 from scheduling.cluster_accuracy import Accuracy
+from scheduling.cluster_ask import ask_of
 from scheduling.cluster_availability import (
     demanded_layout,
     may_fall_back,
@@ -42,6 +43,7 @@ from scheduling.output_reserve import OutputLengths
 from scheduling.plan_choice import plan_request
 from scheduling.plan_inputs import Ask, Candidate, FleetLoads
 from scheduling.plan_reason import plan_of
+from scheduling.prefix_index import PrefixIndex
 from scheduling.role_changes import RoleChanges
 
 
@@ -54,6 +56,7 @@ class Placement:
         self.fleet = Fleet(config, self.fleet_decisions)
         self.leases = PrefillLeases(config)
         self.roles = RoleChanges(config, self.fleet, self.fleet_decisions)
+        self.prefixes = PrefixIndex()
         self.pending = PendingQueue(config)
         self.requests: dict[str, RequestRecord] = {}
         self.decisions = DecisionRing(config.decisions_kept)
@@ -247,21 +250,8 @@ class Placement:
         return self._outputs.expect(0, self.config.output_reserve_quantile)
 
     def _ask(self, record: RequestRecord, yields: bool = False) -> Ask:
-        asked = record.asked
-        return Ask(
-            now=self.now,
-            prompt_tokens=record.prompt_tokens,
-            num_sequences=asked.num_sequences,
-            reserve_tokens=max(1, min(asked.max_tokens - record.tokens_sent, self._expected_output())),
-            slo=asked.slo,
-            waited_s=self.now - record.due_from,
-            yields=yields,
-            layout=demanded_layout(asked.layout, self.config),
-            may_fall_back=may_fall_back(asked, self.config),
-            avoid=record.avoid,
-            avoid_pairs=record.avoid_pairs,
-            no_handoff=record.no_handoff,
-        )
+        cached = self.prefixes.cached_for(record)
+        return ask_of(record, self.now, self._expected_output(), cached, self.config, yields=yields)
 
     def _dispatch(self, record: RequestRecord, found: Candidate) -> None:
         target = self.fleet.get(found.load.replica_id)
@@ -293,7 +283,8 @@ class Placement:
     def _predict_pending(self, record: RequestRecord) -> None:
         """What its prefill would take where it is done fastest."""
         able = [replica for replica in self.fleet if not replica.draining]
-        record.prefill_s = min((request_prefill_on(record, replica, self.config) for replica in able), default=0.0)
+        ask = self._ask(record)
+        record.prefill_s = min((request_prefill_on(ask, replica, self.config) for replica in able), default=0.0)
 
     def _leave_replicas(self, record: RequestRecord) -> None:
         """Take the request off its replicas' accounts; harmless if one is gone or was replaced."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -54,6 +55,8 @@ class RequestRecord:
     those (prefill, decode) between which its hand-off failed; `no_handoff`: no further one is tried. `best_effort`:
     placed without the promise of its targets.
 
+    `cached` are the tokens of its prompt that replicas held at `cached_version` of the prefix index.
+
     `tokens_sent` are output tokens that the client has; a request that lost its place after that is pending since
     `resumed_at`, and counts its targets from there.
     """
@@ -73,6 +76,8 @@ class RequestRecord:
     prefill_finished: bool = False
     tokens_sent: int = 0
     resumed_at: float | None = None
+    cached: Mapping[str, int] = field(default_factory=dict)
+    cached_version: int = -1
     history: list[str] = field(default_factory=list)
 
     @property

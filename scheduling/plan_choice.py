@@ -13,7 +13,7 @@ from scheduling.config import ClusterCoreConfig
 from scheduling.plan_colocated import colocated_candidate, plan_colocated
 from scheduling.plan_disaggregated import NoPair, plan_disaggregated, why_never
 from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Load
-from scheduling.plan_predict import prompt_prefill_s
+from scheduling.plan_predict import prefill_on_s
 from scheduling.plan_reason import brief
 from scheduling.plan_room import phased_candidate, room_objection
 from scheduling.plan_turn import plan_turn
@@ -199,11 +199,7 @@ def plan_on_one(
 
 def is_hopeless(ask: Ask, loads: Sequence[Load], config: ClusterCoreConfig) -> bool:
     """Whether no open replica, were it empty, could still meet the TTFT target (also with nothing waited yet)."""
-    return all(
-        prompt_prefill_s(load.cost, ask.prompt_tokens, config.prefill_chunk) > ask.ttft_left_s
-        for load in loads
-        if load.closed is None
-    )
+    return all(prefill_on_s(ask, load, config.prefill_chunk) > ask.ttft_left_s for load in loads if load.closed is None)
 
 
 def plan_best_effort(ask: Ask, loads: Sequence[Load], config: ClusterCoreConfig) -> Candidate | str:
@@ -244,7 +240,7 @@ def _late_objection(ask: Ask, load: Load, config: ClusterCoreConfig) -> str | No
         return f"punctual prompts first, next late one in {forced_wait_s:.3f} s"
     if load.role is Role.MIXED or load.slack_s is None:
         return None
-    window_s = load.backlog_s + prompt_prefill_s(load.cost, ask.prompt_tokens, config.prefill_chunk)
+    window_s = load.backlog_s + prefill_on_s(ask, load, config.prefill_chunk)
     if window_s <= load.slack_s:
         return None
     return f"window {window_s:.3f} s over slack {load.slack_s:.3f} s, next late prompt in {forced_wait_s:.3f} s"

@@ -10,7 +10,7 @@ from contracts.phase import Layout, Role
 from scheduling.admission_rules import Budget
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
-from scheduling.plan_predict import chunked_ttft_s, decode_step_s, meets_targets, prompt_prefill_s
+from scheduling.plan_predict import chunked_ttft_s, decode_step_s, meets_targets, prefill_on_s
 from scheduling.plan_room import room_objection, slot_objection
 
 
@@ -69,7 +69,7 @@ def mixed_ttft_s(ask: Ask, load: Load, prefill_s: float, config: ClusterCoreConf
 
 def colocated_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Candidate:
     """The colocated plan on one replica, with its prediction and cost."""
-    prefill_s = prompt_prefill_s(load.cost, ask.prompt_tokens, config.prefill_chunk)
+    prefill_s = prefill_on_s(ask, load, config.prefill_chunk)
     ttft_s = mixed_ttft_s(ask, load, prefill_s, config)
     tpot_s = decode_step_s(ask, load)
     tightest_s = load.tightest_slack_s
@@ -82,4 +82,5 @@ def colocated_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Cand
         harm_s=0.0 if tightest_s is None else max(0.0, -tightest_s),
         cost_s=prefill_s * (1 + load.running),
         meets=meets_targets(ask, load, ttft_s, tpot_s),
+        cached_tokens=ask.cached_on(load.replica_id),
     )

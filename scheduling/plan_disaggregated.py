@@ -7,6 +7,9 @@ and D replicas, plus the links looked up in vain; never P x D predictions.
 
 The switch wait (exposed transfer, then the step in flight at the decode replica) counts into the TTFT target, as it
 does in the phased plan. Prefill elsewhere harms no running stream.
+
+What the prefill replica has cached of the prompt it need not compute, what the decode replica has cached does not
+cross. The decode replica with the longest cached prefix is among those looked at, however roomy it is.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from contracts.plan import FallbackKind
 from scheduling.config import ClusterCoreConfig
 from scheduling.link_math import cautious_rate, exposed_transfer_s, is_sustainable, queued_transfer_s
 from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Load, PlannedHandoff
-from scheduling.plan_predict import decode_step_s, meets_targets, prompt_prefill_s
+from scheduling.plan_predict import decode_step_s, meets_targets, prefill_on_s
 from scheduling.plan_room import prompt_fits, room_objection, slot_objection
 
 FEW = 3
@@ -113,8 +116,9 @@ def pair_candidate(ask: Ask, giver: Load, taker: Load, link: LinkView, config: C
     rate = config.link_unmeasured_bytes_per_s if measured is None else measured
     step_in_flight_s = taker.decode_step_s if taker.running else 0.0
     start_s = max(step_in_flight_s, giver.backlog_s)
-    prefill_s = prompt_prefill_s(giver.cost, ask.prompt_tokens, config.prefill_chunk)
-    num_bytes = handoff_tokens(ask, giver.block_size) * giver.kv_bytes_per_token
+    prefill_s = prefill_on_s(ask, giver, config.prefill_chunk)
+    skipped = min(ask.cached_on(taker.replica_id), ask.prompt_tokens - 1)
+    num_bytes = (handoff_tokens(ask, giver.block_size) - skipped) * giver.kv_bytes_per_token
     ahead = giver.waiting_tokens * giver.kv_bytes_per_token + link.bytes_in_flight
     exposed_s = link.latency_s + max(
         exposed_transfer_s(num_bytes, giver.num_layers, prefill_s, rate / (1 + giver.sending)),
@@ -136,6 +140,7 @@ def pair_candidate(ask: Ask, giver: Load, taker: Load, link: LinkView, config: C
         cost_s=prefill_s + exposed_s + config.link_cost * transfer_s,
         meets=sustainable and meets_targets(ask, taker, ttft_s + switch_wait_s, tpot_s),
         switch_wait_s=switch_wait_s,
+        cached_tokens=ask.cached_on(giver.replica_id),
         handoff=PlannedHandoff(
             giver=giver,
             num_bytes=num_bytes,
@@ -204,14 +209,19 @@ def _all_failed(ask: Ask, fleet: FleetLoads) -> bool:
 def _by_ttft(ask: Ask, givers: Sequence[Load], config: ClusterCoreConfig) -> Sequence[Load]:
     if len(givers) < 2:
         return givers
-    tokens, chunk = ask.prompt_tokens, config.prefill_chunk
-    return sorted(givers, key=lambda load: load.backlog_s + prompt_prefill_s(load.cost, tokens, chunk))
+    return sorted(givers, key=lambda load: load.backlog_s + prefill_on_s(ask, load, config.prefill_chunk))
 
 
 def _by_room(ask: Ask, takers: Sequence[Load]) -> Sequence[Load]:
     if len(takers) < 2:
         return takers
-    return sorted(takers, key=lambda load: (decode_step_s(ask, load), -load.spare_blocks))
+    by_room = sorted(takers, key=lambda load: (decode_step_s(ask, load), -load.spare_blocks))
+    if ask.cached and len(by_room) > FEW:
+        warmest = max(by_room, key=lambda load: ask.cached_on(load.replica_id))
+        if ask.cached_on(warmest.replica_id) and warmest not in by_room[:FEW]:
+            by_room.remove(warmest)
+            by_room.insert(FEW - 1, warmest)
+    return by_room
 
 
 def _why_none(ask: Ask, fleet: FleetLoads) -> NoPair:

@@ -21,7 +21,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     `yields` says that more urgent requests wait, which need the slack there is. `layout` is the one demanded, None for
     any; `may_fall_back` allows another when it, or a hand-off, cannot be had. `avoid` are replicas that refused the
     request just now, `avoid_pairs` those (prefill, decode) between which its hand-off failed. `no_handoff`:
-    after hand-offs that failed it is to be computed in one place.
+    after hand-offs that failed it is to be computed in one place. `cached` are the tokens of its prompt that replicas
+    are known to have in their prefix caches, by replica; those that have none are left out.
     """
 
     now: float = 0.0
@@ -36,6 +37,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     avoid: frozenset[str] = frozenset()
     avoid_pairs: frozenset[tuple[str, str]] = frozenset()
     no_handoff: bool = False
+    cached: Mapping[str, int] = {}
+
+    def cached_on(self, replica_id: str) -> int:
+        """Tokens that a replica need not compute."""
+        return self.cached.get(replica_id, 0) if self.cached else 0
 
     @property
     def ttft_left_s(self) -> float:
@@ -148,6 +154,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     `switch_wait_s` from the first token to the first decode step, `harm_s` is how late the
     tightest running stream would be. `cost_s` is what it takes from the fleet: replica-seconds of prefill plus
     stream-seconds of slack spent, plus a transfer. `meets` says that both targets are predicted to be met;
+    `cached_tokens` are those of the prompt that need not be computed.
     `best_effort` that the request is placed although they are not, `settled` that the admission rule would have it so
     in any case. `fallback` says what could not be had,
     `fallback_kind` why in short, `beats` what it was compared with.
@@ -168,6 +175,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     fallback_kind: FallbackKind | None = None
     beats: str | None = None
     settled: bool = False
+    cached_tokens: int = 0
 
     @property
     def ready_s(self) -> float:

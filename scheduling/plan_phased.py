@@ -18,6 +18,11 @@ lengthens its queue although others have no stream to protect, which makes attai
 without running streams is preferred when its predicted TTFT is less than the current one's plus the slack that the
 current one's streams would spend on this prompt. Where all have running streams, which is so under load, it never is.
 Likewise one that takes the prompt without harm to any stream is preferred to one where the rule lets a tight one pay.
+
+Cached prefixes are part of every prediction, so they lengthen no window. A replica that has more of the prompt cached
+than the one whose turn it is takes it only when it passes as well and the prefill that this saves is more than what it
+takes: its streams' slack for the rest of the prompt, and the time that the prompt would wait longer there. So one
+prefix that many prompts share does not gather them on one replica: its backlog soon outweighs the prefill saved.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from collections.abc import Sequence
 
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
-from scheduling.plan_predict import alone_step_s, decode_step_s, phased_ttft_s, prompt_prefill_s
+from scheduling.plan_predict import alone_step_s, decode_step_s, phased_ttft_s, prefill_on_s
 from scheduling.plan_published import PUBLISHED
 from scheduling.plan_room import phased_candidate, room_objection, slot_objection
 
@@ -64,7 +69,7 @@ def objection(ask: Ask, load: Load, config: ClusterCoreConfig) -> str | None:
     no_slot = slot_objection(ask, load)
     if no_slot is not None:
         return no_slot
-    prefill_s = prompt_prefill_s(load.cost, ask.prompt_tokens, config.prefill_chunk)
+    prefill_s = prefill_on_s(ask, load, config.prefill_chunk)
     window_s = load.backlog_s + prefill_s
     ttft_s = phased_ttft_s(ask, load, prefill_s)
     if ttft_s > ask.slo.ttft_s:
@@ -93,4 +98,20 @@ def _prefer_unburdened(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig
             other = phased_candidate(ask, load, config)
             if (harms and other.harm_s == 0.0) or (load.slack_s is None and other.ttft_s < score):
                 best, score = other, other.ttft_s + (0.0 if load.slack_s is None else other.prefill_s)
+    return _prefer_cached(ask, ring, best, config) if ask.cached else best
+
+
+def _prefer_cached(ask: Ask, ring: Sequence[Load], best: Candidate, config: ClusterCoreConfig) -> Candidate:
+    """`best`, or the one of `ring` where a cached prefix saves the most beyond what it costs (see the module)."""
+    most_s = 0.0
+    first = best
+    for load in ring:
+        if ask.cached_on(load.replica_id) <= first.cached_tokens or objection(ask, load, config) is not None:
+            continue
+        other = phased_candidate(ask, load, config)
+        saved_s = first.prefill_s - other.prefill_s
+        spent_s = 0.0 if load.slack_s is None else other.prefill_s
+        longer_s = max(0.0, (other.ttft_s - other.prefill_s) - (first.ttft_s - first.prefill_s))
+        if other.harm_s <= first.harm_s and other.meets >= first.meets and saved_s - spent_s - longer_s > most_s:
+            best, most_s = other, saved_s - spent_s - longer_s
     return best

@@ -13,18 +13,24 @@ MIN_CHUNKED_SHARE = 0.05
 
 
 @lru_cache(maxsize=4096)
-def prompt_prefill_s(cost: StepCost, prompt_tokens: int, prefill_chunk: int) -> float:
-    """Seconds to prefill one prompt alone, with the predictor's margin, no prefix cached. Remembered: one
-    pass over pending requests asks the same several times."""
-    return predict_prefill_s(cost, past=0, tokens=prompt_tokens, chunk=prefill_chunk) + cost.margin_s
+def prompt_prefill_s(cost: StepCost, prompt_tokens: int, prefill_chunk: int, cached_tokens: int = 0) -> float:
+    """Seconds to prefill one prompt alone, with the predictor's margin, its first `cached_tokens` in the prefix cache.
+    Remembered: one pass over pending requests asks the same several times."""
+    left = prompt_tokens - cached_tokens
+    return predict_prefill_s(cost, past=cached_tokens, tokens=left, chunk=prefill_chunk) + cost.margin_s
+
+
+def prefill_on_s(ask: Ask, load: Load, prefill_chunk: int) -> float:
+    """Seconds to prefill the prompt of `ask` alone on a replica, after what its cache is known to hold."""
+    return prompt_prefill_s(load.cost, ask.prompt_tokens, prefill_chunk, ask.cached_on(load.replica_id))
 
 
 def request_prefill_s(
-    cost: StepCost, prompt_tokens: int, num_sequences: int, block_size: int, prefill_chunk: int
+    cost: StepCost, prompt_tokens: int, num_sequences: int, block_size: int, prefill_chunk: int, cached_tokens: int = 0
 ) -> float:
-    """Seconds to prefill all sequences of a request: the prompt once, then for each further sequence what is not a
-    full block (full blocks are shared, and the last token is always computed)."""
-    first_s = prompt_prefill_s(cost, prompt_tokens, prefill_chunk)
+    """Seconds to prefill all sequences of a request: what is not cached of the prompt once, then for each further
+    sequence what is not a full block (full blocks are shared, and the last token is always computed)."""
+    first_s = prompt_prefill_s(cost, prompt_tokens, prefill_chunk, cached_tokens)
     shared = (prompt_tokens - 1) // block_size * block_size
     own_s = predict_prefill_s(cost, past=shared, tokens=prompt_tokens - shared, chunk=prefill_chunk)
     return first_s + (num_sequences - 1) * own_s

@@ -25,7 +25,7 @@ import msgspec
 from scheduling.admission_rules import Walk
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
-from scheduling.plan_predict import prompt_prefill_s
+from scheduling.plan_predict import prefill_on_s
 from scheduling.plan_room import phased_candidate, prompt_fits, room_objection
 
 OBJECTIONS_SHOWN = 4
@@ -45,7 +45,7 @@ def plan_algorithm_1(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) 
 
 
 def _algorithm_1_objection(ask: Ask, load: Load, config: ClusterCoreConfig) -> str | None:
-    window_s = load.window_s + prompt_prefill_s(load.cost, ask.prompt_tokens, config.prefill_chunk)
+    window_s = load.window_s + prefill_on_s(ask, load, config.prefill_chunk)
     if window_s > ask.slo.ttft_s:
         return f"window {window_s:.3f} s over TTFT target {ask.slo.ttft_s:.3f} s"
     if load.slack_s is not None and load.slack_s < window_s:
@@ -65,7 +65,7 @@ def plan_artifact(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> 
 def artifact_stays(ask: Ask, current: Load, following: Load, num_replicas: int, config: ClusterCoreConfig) -> bool:
     """Whether the turn stays with `current` for this request, or passes to `following`."""
     turn, ttft_s = current.turn, ask.slo.ttft_s
-    total_s = prompt_prefill_s(current.cost, ask.prompt_tokens, config.prefill_chunk)
+    total_s = prefill_on_s(ask, current, config.prefill_chunk)
     blocks = (ask.prompt_tokens + current.block_size) // current.block_size
     members, free_blocks = 0, current.free_blocks
     saved_s = current.slack_s

@@ -28,6 +28,7 @@ def plan_of(ask: Ask, candidate: Candidate, rule: str) -> Plan:
         fallback=candidate.fallback,
         fallback_kind=candidate.fallback_kind,
         macro_instance=candidate.load.macro_instance if candidate.layout is Layout.PHASED else None,
+        cached_tokens=candidate.cached_tokens,
         handoff_expected_s=0.0 if handoff is None else candidate.ttft_s - ask.waited_s + handoff.exposed_s,
     )
 
@@ -53,6 +54,8 @@ def _reason(ask: Ask, candidate: Candidate, rule: str) -> str:
         told = f"best effort, {where}, the least loaded with room: {_missed(ask, candidate)}"
     else:
         told = _single_reason(ask, candidate, rule)
+    if candidate.cached_tokens > 0:
+        told += f", {candidate.cached_tokens} of {ask.prompt_tokens} prompt tokens cached"
     return told if candidate.beats is None else f"{told}; beats {candidate.beats}"
 
 

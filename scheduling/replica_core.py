@@ -11,6 +11,7 @@ from __future__ import annotations
 from contracts.errors import InvalidTransition
 from contracts.kv import KVLayout
 from contracts.phase import Role
+from contracts.prefixes import PrefixChange
 from contracts.replica_io import (
     ClientGone,
     DrainRequested,
@@ -47,6 +48,7 @@ from scheduling.config import ReplicaCoreConfig
 from scheduling.handoff_receiving import arriving, end_leases, lost, received, reserve_handoffs
 from scheduling.handoff_sending import end_holds, lose_link, moving, note_grant, send_failed, sent
 from scheduling.phases import note_step
+from scheduling.prefix_changes import changes_of, contents_of
 from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.replica_view import view_of
 from scheduling.role_guard import assign_role, note_role_of
@@ -140,6 +142,16 @@ class ReplicaCore:
     def view(self, now: float, replica_id: str, incarnation: str) -> ReplicaView:
         """A snapshot for the fleet."""
         return view_of(self.state, now, replica_id, incarnation)
+
+    def take_prefix_changes(self) -> list[PrefixChange]:
+        """How the prefix cache changed since this was last asked, in messages of a bounded size; none if it did not."""
+        added, removed = self.state.ledger.take_journal()
+        return changes_of(added, removed, self.state.layout.block_size)
+
+    def prefix_contents(self) -> list[PrefixChange]:
+        """Everything the prefix cache holds, for somebody who knows nothing of it. Takes nothing from the changes."""
+        state = self.state
+        return contents_of(state.ledger.cached_names(), state.layout.block_size) if state.ledger.caching else []
 
     def _arrived(self, request: Request, now: float) -> list[ReplicaAction]:
         state = self.state
