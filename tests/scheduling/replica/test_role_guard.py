@@ -27,6 +27,7 @@ lives = st.lists(
     st.one_of(
         streams,
         prompts,
+        prompts,
         st.tuples(st.just("steps"), st.integers(1, 12)),
         st.tuples(st.just("role"), st.sampled_from(list(Role))),
         st.tuples(st.just("lease"), st.sampled_from([0.5, 5.0])),
@@ -75,7 +76,7 @@ def test_no_stream_is_late_because_of_a_change(replica_lab: Lab, role: Role, rul
     config = ReplicaCoreConfig(admission=rule, max_chunk=128, min_chunk=8, chunk_multiple=8, margin_quantile=0.0)
     lab = replica_lab(role, config=config, num_blocks=4096, block_size=4)
     watched = Watched(lab)
-    for number, operation in enumerate(life):
+    for number, operation in enumerate([("stream", 8, 100, 0.06), ("steps", 3), *life]):
         match operation:
             case ("stream", prompt, output, tpot_s):
                 lab.arrive(f"r{number}", prompt, output, slo=Slo(ttft_s=PATIENT_S, tpot_s=tpot_s))
