@@ -9,6 +9,8 @@ with `ClientLeft`. Whatever comes later for the same id only completes its line 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from contracts.cluster_io import (
@@ -19,6 +21,7 @@ from contracts.cluster_io import (
     FirstTokenSent,
     KVReserved,
     PrefillFinished,
+    PrefixesChanged,
     ReplicaDrainRequested,
     ReplicaJoined,
     ReplicaLost,
@@ -39,6 +42,7 @@ from contracts.errors import (
 )
 from contracts.phase import Role
 from contracts.plan import Decision, FleetDecision
+from contracts.prefixes import PromptPrefix
 from scheduling.cluster_availability import NO_REPLICA, demanded_layout, still_connecting, why_unservable
 from scheduling.cluster_drains import repeated_drains, request_drain
 from scheduling.cluster_placement import Placement
@@ -46,6 +50,7 @@ from scheduling.cluster_replica import ReplicaRecord
 from scheduling.cluster_requests import RequestRecord, RequestStatus
 from scheduling.cluster_snapshot import ClusterSnapshot, take_snapshot
 from scheduling.config import ClusterCoreConfig
+from scheduling.fleet_planner import FleetPlanner
 from scheduling.macro_scaling import MacroScaling
 
 PASSING = frozenset({Overloaded.status, Unavailable.status})
@@ -57,7 +62,9 @@ class ClusterCore:
 
     def __init__(self, config: ClusterCoreConfig) -> None:
         self.placement = Placement(config)
-        self._scaling = MacroScaling(config.macro, self.placement.fleet_decisions)
+        place = self.placement
+        self._scaling = MacroScaling(config.macro, place.fleet_decisions)
+        self.planner = FleetPlanner(config, place.fleet, place.roles, place.fleet_decisions)
 
     def handle(self, event: ClusterEvent, now: float) -> list[ClusterAction]:
         """Take one event; returns what to do, in order. Raises `InvalidTransition` on an arrival whose id is in use.
@@ -90,6 +97,8 @@ class ClusterCore:
                 self._lost(event)
             case ViewReported():
                 self._reported(event)
+            case PrefixesChanged():
+                self._prefixes_changed(event)
             case ReplicaDrainRequested(replica_id):
                 request_drain(place, replica_id)
                 self._refuse_unservable()
@@ -101,6 +110,7 @@ class ClusterCore:
                 place.actions += repeated_drains(place)
                 place.actions += self._scaling.propose(place.fleet, place.now)
                 place.actions += place.roles.time_passed(place.now)
+                place.actions += self.planner.time_passed(place.now)
         if isinstance(event, ViewReported | ReplicaJoined | ReplicaLost | TimePassed):
             place.try_pending()
         place.actions += place.leases.renew(place.fleet, place.now)
@@ -148,6 +158,7 @@ class ClusterCore:
         if event.request_id in place.requests:
             raise InvalidTransition(f"request {event.request_id} arrived while it is {self._status(event.request_id)}")
         record = place.admit(event)
+        self.planner.arrived(event, place.now)
         too_large = place.too_large(record)
         if too_large is not None:
             place.refuse(record, too_large)
@@ -212,6 +223,8 @@ class ClusterCore:
         if record is None:
             return
         place.counts["ended"] += 1
+        if event.outcome.finish in {"stop", "length"}:
+            self.planner.ended(event.outcome.output_tokens / max(1, record.asked.num_sequences), place.now)
         place.learn(record, event.outcome)
         place.forget(record, "ended")
 
@@ -236,6 +249,7 @@ class ClusterCore:
             return
         if known is not None:
             place.fleet.drop(known.replica_id, place.now)
+            place.prefixes.forget(known.replica_id)
         place.fleet.join(event.identity, event.view, place.now)
         place.actions += place.roles.joined(place.fleet.get(event.identity.replica_id), place.now)
         if known is not None:
@@ -244,6 +258,7 @@ class ClusterCore:
     def _lost(self, event: ReplicaLost) -> None:
         known = self.placement.fleet.drop(event.replica_id, self.placement.now)
         if known is not None:
+            self.placement.prefixes.forget(event.replica_id)
             self.placement.roles.lost(event.replica_id, self.placement.now)
             self._wind_up(known, event.reason, event.tokens_sent)
             self._refuse_unservable()
@@ -265,6 +280,16 @@ class ClusterCore:
         if known is not None and known.identity.incarnation == event.view.incarnation:
             self.placement.view_came(known, event.view)
             self._refuse_unservable()
+
+    def _prefixes_changed(self, event: PrefixesChanged) -> None:
+        place = self.placement
+        known = place.fleet.get(event.replica_id)
+        if known is not None and known.identity.incarnation == event.incarnation:
+            place.prefixes.change(event.replica_id, event.change, known.identity.num_blocks)
+
+    def name_prompt(self, token_ids: Sequence[int]) -> PromptPrefix | None:
+        """What `ClientRequestArrived.prefix` is to be: the blocks of a prompt that replicas hold, None when none do."""
+        return self.placement.prefixes.name(token_ids)
 
     def _refuse_unservable(self) -> None:
         """Those that wait for what no replica left can give are told at once."""
