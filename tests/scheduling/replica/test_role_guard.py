@@ -70,7 +70,7 @@ class Watched:
         self.slack = {}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(role=st.sampled_from(list(Role)), rule=st.sampled_from(RULES), life=lives)
 def test_no_stream_is_late_because_of_a_change(replica_lab: Lab, role: Role, rule: str, life: list[Any]) -> None:
     config = ReplicaCoreConfig(admission=rule, max_chunk=128, min_chunk=8, chunk_multiple=8, margin_quantile=0.0)
