@@ -16,6 +16,7 @@ COMMANDS = {
     "chat": "ask a running server one question",
     "fleet": "the replicas of a running server; give one another role, or drain it",
     "doctor": "what is installed, does the model load, does a request work, at what speed",
+    "simulate": "the same cores on a virtual clock: one configuration, one report",
     "sweep": "which layout pays at which link rate, measured here (--live)",
 }
 EXIT_FAILED, EXIT_REFUSED = 1, 2

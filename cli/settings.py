@@ -9,6 +9,7 @@ admission = "min"         scheduling.admission_rules: the same for replicas and 
 [transfer]    kvtransfer.config.TransferConfig (transport, device, tls_cert, ...): how KV goes from replica to replica
 [replica]     replica.config.ReplicaConfig (loop, kind, fake, host, ...)
 [router]      router.config.RouterConfig (host, port, limits, ...)
+[simulate]    cli.simulate; nothing else looks at it
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from scheduling.admission_rules import parse_rule
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 
 DEFAULT_MODEL = "smollm2-135m"
-SECTIONS = ("slo", "engine", "scheduling", "cluster", "transfer", "replica", "router")
+SECTIONS = ("slo", "engine", "scheduling", "cluster", "transfer", "replica", "router", "simulate")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

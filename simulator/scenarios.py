@@ -6,9 +6,12 @@ second and KV bytes per token; the decode terms are those of `toy model A` in th
 
 from __future__ import annotations
 
+import msgspec
+
 from contracts.phase import Role
 from contracts.request import Slo
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
+from scheduling.policies import policy
 from simulator.arrivals import Arrivals, Gamma
 from simulator.cost import CostModel, Fitted
 from simulator.lengths import Lengths, LogNormal
@@ -86,4 +89,18 @@ def small(
         scheduling=scheduling or ReplicaCoreConfig(max_running=256, max_chunk=2048, prefix_cache=False),
         cluster=cluster or ClusterCoreConfig(),
         warmup_s=0.0,
+    )
+
+
+def under(scenario: Scenario, rule: str) -> Scenario:
+    """The scenario under a whole policy (`scheduling.policies`), all replicas in its role.
+
+    Raises `ConfigError` for a rule that is not known.
+    """
+    wanted = policy(rule)
+    return msgspec.structs.replace(
+        scenario,
+        fleet=tuple(msgspec.structs.replace(group, role=wanted.role, name=group.prefix) for group in scenario.fleet),
+        scheduling=wanted.replica_config(scenario.scheduling),
+        cluster=wanted.cluster_config(scenario.cluster),
     )
