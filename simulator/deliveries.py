@@ -37,21 +37,26 @@ class Deliveries:
     def produced(self, replica_id: str, outputs: tuple[SequenceOutput, ...]) -> None:
         """What one step of a replica gave; outputs that nobody wants any more are left out."""
         now = self._clock.now
-        by_sequence, gap = self._placements.by_sequence, self._observer.gap
+        by_sequence = self._placements.by_sequence
+        alike, last_s, gap_s = 0, -1.0, 0.0  # streams of one batch mostly had their last token at the same time
         for output in outputs:
             flight = by_sequence.get(output.request_id)
             if flight is None:
                 continue
             known = flight.num_tokens
             if output.finish is None and output.first_index == known > flight.start_tokens and output.usage is None:
-                gap_s = now - flight.last_s  # the common case: a stream goes on
-                gap(gap_s)
-                if gap_s > flight.longest_gap_s:  # noqa: PLR1730 (once a token)
-                    flight.longest_gap_s = gap_s
+                if flight.last_s != last_s:  # the common case: a stream goes on
+                    if alike:
+                        self._observer.gap(gap_s, alike)
+                    alike, last_s, gap_s = 0, flight.last_s, now - flight.last_s
+                alike += 1
+                flight.longest_gap_s = max(flight.longest_gap_s, gap_s)
                 flight.num_tokens = known + len(output.token_ids)
                 flight.last_s = now
             else:
                 self._take(flight, replica_id, output, now)
+        if alike:
+            self._observer.gap(gap_s, alike)
 
     def reserved(self, replica_id: str, sequence_id: str, ticket: KVTicket) -> None:
         """The decode leg of a request has its blocks."""

@@ -29,12 +29,21 @@ class Work:
 
 
 class SimulatedEngine:
-    """`ends_at`: by sequence, the position (prompt counted) of the token that ends its output. Nobody else knows."""
+    """Knows, by sequence, the position (prompt counted) of the token that ends its output. Nobody else does."""
 
     def __init__(self, steps: NoisySteps) -> None:
         self.work = Work()
-        self.ends_at: dict[str, int] = {}
         self._steps = steps
+        self._truth: dict[str, tuple[int, SampledToken, SampledToken]] = {}
+
+    def expect(self, sequence_id: str, ends_at: int) -> None:
+        """A sequence whose output ends with the token at that position. Its two tokens are made once."""
+        more, last = SampledToken(sequence_id, FILLER), SampledToken(sequence_id, EOS)
+        self._truth[sequence_id] = (ends_at, more, last)
+
+    def forget(self, sequence_id: str) -> None:
+        """It is over; a step in flight may still hold it."""
+        self._truth.pop(sequence_id, None)
 
     def duration_s(self, batch: Batch) -> float:
         """How long this batch takes, in seconds. It counts as done."""
@@ -63,10 +72,23 @@ class SimulatedEngine:
 
     def result(self, batch: Batch) -> StepResult:
         """Its output tokens."""
-        sampled = [self._sample(chunk) for chunk in batch.chunks if chunk.samples]
+        truth = self._truth
+        if batch.phase is Phase.DECODE:
+            sampled = [
+                more if chunk.start + 1 < ends_at else last
+                for chunk in batch.chunks
+                for ends_at, more, last in (truth.get(chunk.sequence_id) or _over(chunk),)
+            ]
+        else:
+            sampled = [
+                more if chunk.start + len(chunk.token_ids) < ends_at else last
+                for chunk in batch.chunks
+                if chunk.samples
+                for ends_at, more, last in (truth.get(chunk.sequence_id) or _over(chunk),)
+            ]
         return StepResult(step_index=batch.step_index, sampled=tuple(sampled))
 
-    def _sample(self, chunk: Chunk) -> SampledToken:
-        ends_at = self.ends_at.get(chunk.sequence_id)
-        last = ends_at is None or chunk.start + len(chunk.token_ids) >= ends_at
-        return SampledToken(chunk.sequence_id, EOS if last else FILLER)
+
+def _over(chunk: Chunk) -> tuple[int, SampledToken, SampledToken]:
+    last = SampledToken(chunk.sequence_id, EOS)
+    return 0, last, last

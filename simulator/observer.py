@@ -16,8 +16,8 @@ from simulator.flight import Flight
 class Observer(Protocol):
     """Told by the router, as it happens."""
 
-    def gap(self, gap_s: float) -> None:
-        """Seconds between two tokens of one stream."""
+    def gap(self, gap_s: float, times: int = 1) -> None:
+        """Seconds between two tokens of a stream, so often."""
         ...
 
     def ended(self, flight: Flight, outcome: Outcome | None, error: ErrorInfo | None) -> None:

@@ -86,7 +86,7 @@ class SimulatedReplica:
         """A new request; its output ends with the token at position `ends_at` (prompt counted)."""
         if isinstance(request.leg, PrefillLeg):
             self._plane.accepted(self, request.request_id, request.leg.ticket)
-        self.engine.ends_at[request.request_id] = ends_at
+        self.engine.expect(request.request_id, ends_at)
         self.hear(RequestArrived(request))
 
     def cancel(self, sequence_id: str) -> None:
@@ -199,11 +199,11 @@ class SimulatedReplica:
             case Emit(outputs):
                 for output in outputs:
                     if output.finish is not None:
-                        self.engine.ends_at.pop(output.request_id, None)
+                        self.engine.forget(output.request_id)
                         plane.forget(self, output.request_id)
                 self._wire.produced(self, outputs)
             case Refuse(request_id, error):
-                self.engine.ends_at.pop(request_id, None)
+                self.engine.forget(request_id)
                 plane.forget(self, request_id)
                 self._wire.refused(self, request_id, error)
             case ReserveKV():

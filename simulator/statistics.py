@@ -39,24 +39,21 @@ class Sketch:
         self._exact: list[float] | None = []
         self._buckets: dict[int, int] = {}
 
-    def add(self, value: float) -> None:
-        """Take one value; a negative one counts as 0."""
+    def add(self, value: float, times: int = 1) -> None:
+        """Take one value, or the same one several times; a negative one counts as 0."""
         value = max(value, 0.0)
-        self.count += 1
-        self._total += value
-        if value > self._most:  # noqa: PLR1730 (once a token)
-            self._most = value
-        exact = self._exact
-        if exact is None:
-            index = int(math.log(value if value > _SMALLEST else _SMALLEST) / _LOG_GROWTH + 4096.5)
-            buckets = self._buckets
-            buckets[index] = buckets.get(index, 0) + 1
+        self.count += times
+        self._total += value * times
+        self._most = max(self._most, value)
+        if self._exact is None:
+            index = _index(value)
+            self._buckets[index] = self._buckets.get(index, 0) + times
             return
-        exact.append(value)
-        if len(exact) > EXACT:
-            self._exact = None
+        self._exact += [value] * times
+        if self.count > EXACT:
+            exact, self._exact = self._exact, None
             for kept in exact:
-                index = int(math.log(max(kept, _SMALLEST)) / _LOG_GROWTH + 4096.5)
+                index = _index(kept)
                 self._buckets[index] = self._buckets.get(index, 0) + 1
 
     @property
@@ -75,7 +72,7 @@ class Sketch:
         for index in sorted(self._buckets):
             rank -= self._buckets[index]
             if rank <= 0:
-                return min(self._most, math.exp((index - 4096) * _LOG_GROWTH))
+                return min(self._most, math.exp(index * _LOG_GROWTH))
         return self._most
 
     def summary(self) -> Summary:
@@ -88,6 +85,10 @@ class Sketch:
             p99=self.quantile(0.99),
             most=self._most,
         )
+
+
+def _index(value: float) -> int:
+    return round(math.log(max(value, _SMALLEST)) / _LOG_GROWTH)
 
 
 def jain_index(values: list[float]) -> float:
