@@ -83,3 +83,34 @@ def test_a_role_that_changes() -> None:
     assert told(lists) == {"p0": [("m0", "i1")]}
     lists.changed_role("p0", Role.DECODE)
     assert told(lists) == {}
+
+
+def test_replicas_that_serve_whole_requests_know_the_two_that_follow_them() -> None:
+    lists = PeerLists()
+    for number in range(5):
+        lists.joined(identity(f"m{number}"), Role.MIXED if number % 2 else Role.ALTERNATING)
+    lists.joined(identity("m5", can_take=False), Role.MIXED)
+    assert {to: [name for name, _ in peers] for to, peers in told(lists).items()} == {
+        "m0": ["m1", "m2"],
+        "m1": ["m2", "m3"],
+        "m2": ["m3", "m4"],
+        "m3": ["m0", "m4"],
+        "m4": ["m0", "m1"],
+    }
+
+
+def test_whoever_was_told_of_stays_told_of_while_the_same_process_lives() -> None:
+    """Else a hand-off under way to a replica whose role changes would lose its link."""
+    lists = PeerLists()
+    lists.joined(identity("p0"), Role.PREFILL)
+    for name in ("d0", "d1"):
+        lists.joined(identity(name), Role.DECODE)
+    lists.news()
+    lists.changed_role("d0", Role.PREFILL)
+    assert told(lists) == {"d0": [("d1", "i1")]}
+    lists.changed_role("p0", Role.MIXED)
+    assert told(lists) == {}
+    lists.joined(identity("d0", "i2"), Role.MIXED)
+    assert told(lists)["p0"] == [("d0", "i2"), ("d1", "i1")]
+    lists.left("d1")
+    assert told(lists)["p0"] == [("d0", "i2")]

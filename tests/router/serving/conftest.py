@@ -103,6 +103,8 @@ class ScriptedReplica:
         self.endpoint = f"tcp://127.0.0.1:{port}"
         self._peers: set[bytes] = set()
         self.role = Role.MIXED
+        self.takes_roles = True
+        self.drains = 0
         self.links: tuple[LinkView, ...] = ()
         self.plane = DataPlane()
         self.may_reserve = asyncio.Event()
@@ -182,6 +184,11 @@ class ScriptedReplica:
                             task.cancel()
                 case wire.Peers(peers=peers):
                     self.peers.append(peers)
+                case wire.Assign(role=role):
+                    self.role = role if self.takes_roles else self.role
+                    await self.tell(wire.Heartbeat(view=self.view()))
+                case wire.Drain():
+                    self.drains += 1
                 case wire.Lease(duration_s=duration_s):
                     self.leases.append(duration_s)
                 case _:
