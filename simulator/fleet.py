@@ -184,5 +184,4 @@ class SimulatedFleet:
     def _serve_again(self) -> None:
         self.router = self._new_router()
         for place in self.places.values():
-            place.body.connect(self.router)
             self.router.join(place.body)

@@ -75,6 +75,7 @@ class SimulatedReplica:
         self._kept: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._changed = False
         self._waits_for_change = False
+        self._told_prefixes = False
         self._due_at = clock.now
         self._tick_version = 0
         self._renew_at = 0.0
@@ -132,8 +133,9 @@ class SimulatedReplica:
     # --- life
 
     def connect(self, wire: Wire) -> None:
-        """Another router is the one to speak to."""
+        """A new connection, perhaps to another router: it has yet to hear what is cached here."""
         self._wire = wire
+        self._told_prefixes = False
 
     def kill(self) -> None:
         """The process is gone at once."""
@@ -241,6 +243,7 @@ class SimulatedReplica:
         self._waits_for_change = False
         if now >= self._due_at:
             self.hear(Woken())
+            self._tell_prefixes()
             self._due_at = now + period_s
         self._changed = False
         view = self.view()
@@ -249,6 +252,17 @@ class SimulatedReplica:
             self._renew_at = now + MOVING_S
             self._plane.renew(self, view.backlog_s)
         self._clock.after(period_s / 2, self._rested)
+
+    def _tell_prefixes(self) -> None:
+        """The router hears what the prefix cache holds: everything once, from then on what changes."""
+        if not self.machine.config.prefix_cache:
+            return
+        changes = self.core.take_prefix_changes()
+        if not self._told_prefixes:
+            self._told_prefixes = True
+            changes = self.core.prefix_contents()
+        for change in changes:
+            self._wire.cached(self, change)
 
     def _rested(self) -> None:
         """Half a heartbeat has passed: a view now if anything has changed, else when something does or it is due."""

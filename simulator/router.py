@@ -18,6 +18,7 @@ from contracts.cluster_io import (
     DispatchPrefill,
     DrainReplica,
     GrantLease,
+    PrefixesChanged,
     ProposeReplicas,
     RefuseRequest,
     ReplicaJoined,
@@ -29,6 +30,7 @@ from contracts.cluster_io import (
 )
 from contracts.errors import ErrorInfo
 from contracts.handoff import KVTicket
+from contracts.prefixes import PrefixChange
 from contracts.replica_io import SequenceOutput
 from contracts.views import ReplicaView
 from scheduling.cluster_core import ClusterCore
@@ -76,6 +78,7 @@ class SimulatedRouter:
                 priority=kind.priority,
                 layout=kind.layout,
                 key=arrival.key,
+                prefix=self.core.name_prompt(arrival.prompt) if arrival.shares_prefix else None,
             )
         )
 
@@ -94,6 +97,7 @@ class SimulatedRouter:
             return
         view = body.view()
         self.bodies[body.replica_id] = body
+        body.connect(self)
         self._heard_at[body.replica_id] = self._clock.now
         self._peers.joined(body.machine.identity, view.role)
         self._observer.viewed(view)
@@ -125,6 +129,9 @@ class SimulatedRouter:
     def viewed(self, body: Body, view: ReplicaView) -> None:
         self._clock.after(self._message_s, self._viewed, body, view)
 
+    def cached(self, body: Body, change: PrefixChange) -> None:
+        self._clock.after(self._message_s, self._cached, body, change)
+
     def left(self, body: Body, reason: str) -> None:
         self._clock.after(self._message_s, self._left, body, reason)
 
@@ -147,6 +154,10 @@ class SimulatedRouter:
             self._observer.viewed(view)
             self._peers.changed_role(view.replica_id, view.role)
             self._tell_peers()
+
+    def _cached(self, body: Body, change: PrefixChange) -> None:
+        if self._hears(body):
+            self.feed(PrefixesChanged(body.replica_id, body.incarnation, change))
 
     def _produced(self, body: Body, outputs: tuple[SequenceOutput, ...]) -> None:
         if self._hears(body):

@@ -8,7 +8,7 @@ import pytest
 from contracts.errors import ConfigError
 from contracts.phase import Role
 from contracts.request import Slo
-from scheduling.config import ClusterCoreConfig
+from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 from scheduling.macro_config import MacroConfig
 from simulator.arrivals import Steps
 from simulator.changes import Add, Change, Drain, Freeze, Kill, RestartRouter, SetLink, SetRoleTo
@@ -17,7 +17,7 @@ from simulator.lengths import Constant, LogNormal
 from simulator.run import Run, Unfinished, simulate
 from simulator.scenario import Scaling, Scenario
 from simulator.scenarios import small
-from simulator.workload import RequestClass
+from simulator.workload import RequestClass, SharedPrefixes
 
 PROMPT, OUTPUT = LogNormal(mean=250.0, median=150.0, most=1000), LogNormal(mean=40.0, median=25.0, most=200)
 
@@ -114,6 +114,18 @@ def test_proposals_of_the_core_are_followed() -> None:
     alive = [place for place in run.fleet.places.values() if place.body.alive]
     assert len(report.replicas) > 1
     assert len(alive) <= 3
+
+
+def test_requests_go_where_their_prefix_is_cached() -> None:
+    """Eight prefixes of 512 tokens, more than one in each replica's share of the prompts: most of each is a hit."""
+    scenario = phased(prompt=Constant(tokens=600), scheduling=ReplicaCoreConfig(max_running=256, max_chunk=2048))
+    shared = SharedPrefixes(count=8, tokens=512)
+    workload = msgspec.structs.replace(scenario.workload, shared=shared)
+    report = simulate(msgspec.structs.replace(scenario, workload=workload))
+    prompts = 600 * report.arrived
+    hits = sum(replica.prefix_hit_tokens for replica in report.replicas)
+    assert hits > 0.5 * prompts
+    assert sum(replica.prompt_tokens for replica in report.replicas) == prompts - hits
 
 
 def test_classes_and_keys_are_told_apart() -> None:
