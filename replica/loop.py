@@ -21,6 +21,7 @@ from replica.config import LoopConfig
 from replica.engine_thread import EngineLostError, EngineThread
 from replica.performer import Core, Performer
 from replica.phases import Phases
+from replica.prefix_news import PrefixNews
 from replica.requests import Requests
 from replica.routers import Routers
 from replica.shutdown import Shutdown
@@ -53,6 +54,7 @@ class ReplicaLoop:
         handoffs = None if transfer is None else transfer.handoffs
         self._performer = Performer(core, phases, engine_thread, routers, handoffs, self._drained)
         self._requests = Requests(identity, self._performer, routers, handoffs, shutdown, self._view, self._refuses)
+        self._prefix_news = PrefixNews(core, routers, identity.num_blocks)
         self._failed_in_a_row = 0
         self._step_overdue = False
         self._renew_at_s = 0.0
@@ -125,6 +127,7 @@ class ReplicaLoop:
                 self._check_engine(now)
                 self._check_transfer()
                 self._performer.feed(Woken())
+                self._prefix_news.tell()
                 due_s = now + period_s
             self._check_shutdown(now)
             changed.clear()

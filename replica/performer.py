@@ -18,6 +18,7 @@ import msgspec
 from contracts import wire
 from contracts.batch import Batch
 from contracts.errors import ErrorInfo
+from contracts.prefixes import PrefixChange
 from contracts.replica_io import (
     ClientGone,
     CommitKV,
@@ -52,6 +53,14 @@ class Core(Protocol):
 
     def view(self, now: float, replica_id: str, incarnation: str) -> ReplicaView:
         """A snapshot for the routers."""
+        ...
+
+    def take_prefix_changes(self) -> list[PrefixChange]:
+        """What changed in the prefix cache since this was last asked."""
+        ...
+
+    def prefix_contents(self) -> list[PrefixChange]:
+        """All that the prefix cache holds."""
         ...
 
 

@@ -6,9 +6,11 @@ Two routers may use the same request id, so the core sees ids of our own: `<requ
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from dataclasses import dataclass, field
 
 from contracts.handoff import Peer
+from contracts.prefixes import PrefixChange
 
 
 @dataclass(slots=True, eq=False)
@@ -16,7 +18,8 @@ class RouterSession:
     """One router behind one connection. `requests` maps its request ids to the core's.
 
     `acked_submit_index` is the highest submit index received from it: each router counts its own submissions.
-    `peers` are the replicas it lets this one send KV to.
+    `peers` are the replicas it lets this one send KV to. `prefixes_unsaid` is what it has not been told of the prefix
+    cache yet, None while that is all of it.
     """
 
     router_id: str
@@ -25,6 +28,7 @@ class RouterSession:
     acked_submit_index: int = 0
     requests: dict[str, str] = field(default_factory=dict)
     peers: tuple[Peer, ...] = ()
+    prefixes_unsaid: deque[PrefixChange] | None = None
 
 
 class Sessions:

@@ -21,6 +21,8 @@ def answer_headers(call: Call, client_id: str) -> dict[str, str]:
         if plan.fallback is not None:
             headers["x-phaseserve-fallback"] = _header_text(plan.fallback)
         headers["x-phaseserve-reason"] = _header_text(plan.reason)
+        if plan.cached_tokens > 0:
+            headers["x-phaseserve-predicted-cached-tokens"] = str(plan.cached_tokens)
         headers["x-phaseserve-predicted-ttft-s"] = f"{plan.prediction.ttft_s:.4f}"
     return headers
 

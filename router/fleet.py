@@ -18,13 +18,13 @@ from contracts import wire
 from contracts.cluster_io import (
     CancelOn,
     ClientLeft,
-    ClientRequestArrived,
     ClusterAction,
     ClusterEvent,
     Dispatch,
     DispatchPrefill,
     DrainReplica,
     GrantLease,
+    PrefixesChanged,
     ProposeReplicas,
     RefuseRequest,
     ReplicaDrainRequested,
@@ -40,8 +40,10 @@ from contracts.cluster_io import (
 from contracts.errors import Cancelled, ErrorInfo, PhaseServeError, Unavailable, error_from
 from contracts.handoff import KVTicket
 from contracts.model import ModelSpec
+from contracts.prefixes import PrefixChange
 from contracts.replica_io import SequenceOutput
 from contracts.views import ReplicaIdentity, ReplicaView
+from router.arrival import arrival_of
 from router.call import Call
 from router.config import RouterConfig
 from router.deliveries import Deliveries
@@ -145,18 +147,7 @@ class Fleet:
             return call
         call.flights = self._flights.add(call, arrived_s)
         for flight in call.flights:
-            self._feed(
-                ClientRequestArrived(
-                    request_id=flight.request_id,
-                    prompt_tokens=len(flight.token_ids),
-                    max_tokens=generation.max_tokens[flight.prompt_index],
-                    num_sequences=generation.n,
-                    slo=self._config.slo,
-                    priority=generation.priority,
-                    layout=generation.layout,
-                    on_unavailable=generation.on_unavailable,
-                )
-            )
+            self._feed(arrival_of(flight, self._config.slo, self.core))
         return call
 
     def close(self, call: Call) -> None:
@@ -211,6 +202,11 @@ class Fleet:
 
     def refused(self, link: ReplicaLink, sequence_id: str, error: ErrorInfo) -> None:
         self._deliveries.refused(link.replica_id, sequence_id, error)
+
+    def cached(self, link: ReplicaLink, change: PrefixChange) -> None:
+        identity = self._peers.identity_of(link.replica_id or "")
+        if identity is not None:
+            self._feed(PrefixesChanged(identity.replica_id, identity.incarnation, change))
 
     def lost(self, link: ReplicaLink, reason: str) -> None:
         replica_id = link.replica_id

@@ -14,7 +14,7 @@ import msgspec
 
 from contracts.errors import ProtocolError
 from contracts.handoff import KVTicket
-from contracts.replica_io import SequenceOutput
+from contracts.replica_io import SequenceOutput, SequenceUsage
 from contracts.request import FinishReason
 
 
@@ -34,7 +34,8 @@ class PlacedSequence:
     `prefill_replica_id` is where the plan wants it computed, `prefill` the leg there once it was sent. With
     `waits_for_prefill` nothing is shown before that leg has ended: it alone knows the prompt's log probabilities.
     `started`: a token of this placement was taken in. The decode leg is authoritative from then on. `reported`: the
-    decode leg has told what the hand-off cost.
+    decode leg has told what the hand-off cost. `prefill_cached_tokens` of its prompt were cached where it was computed,
+    once that replica has said so.
     """
 
     number: int
@@ -48,6 +49,7 @@ class PlacedSequence:
     started: bool = False
     handed_over: bool = False
     reported: bool = False
+    prefill_cached_tokens: int | None = None
     _held: list[SequenceOutput] = field(default_factory=list)
 
     def leg_on(self, replica_id: str | None) -> Leg | None:
@@ -85,6 +87,12 @@ class PlacedSequence:
         self.decode.ended = True
         self.handed_over = False  # nobody is told twice
         return told
+
+    def usage_of(self, usage: SequenceUsage) -> SequenceUsage:
+        """What the client is told: of a prompt that was computed elsewhere, what was cached there. What the decode
+        replica had cached was computed there all the same, and only did not cross."""
+        cached = self.prefill_cached_tokens
+        return usage if cached is None else msgspec.structs.replace(usage, cached_tokens=cached)
 
     def goes_on(self, leg: Leg, output: SequenceOutput, known: Sequence[int]) -> bool:
         """The common case, told quickly: the decode leg's next tokens and nothing else. They count as taken in."""
@@ -137,6 +145,8 @@ class PlacedSequence:
         if output.finish is FinishReason.HANDED_OVER:
             self.handed_over = True
             self.waits_for_prefill = False
+            if output.usage is not None:
+                self.prefill_cached_tokens = output.usage.cached_tokens
             yield _beyond(known, msgspec.structs.replace(output, finish=None, usage=None))
             held, self._held = self._held, []
             for later in held:

@@ -19,6 +19,7 @@ from zmq.utils.monitor import recv_monitor_message
 from contracts import wire
 from contracts.errors import ErrorInfo, ProtocolError
 from contracts.handoff import KVTicket
+from contracts.prefixes import PrefixChange
 from contracts.replica_io import SequenceOutput
 from contracts.views import ReplicaView
 
@@ -51,6 +52,10 @@ class LinkOwner(Protocol):
 
     def reserved(self, link: ReplicaLink, sequence_id: str, ticket: KVTicket) -> None:
         """The decode leg of a sequence waits for its KV."""
+        ...
+
+    def cached(self, link: ReplicaLink, change: PrefixChange) -> None:
+        """What its prefix cache holds is different now."""
         ...
 
     def lost(self, link: ReplicaLink, reason: str) -> None:
@@ -203,6 +208,8 @@ class ReplicaLink:
                 self._owner.refused(self, sequence_id, error)
             case wire.Reserved(request_id=sequence_id, ticket=ticket) if self.replica_id is not None:
                 self._owner.reserved(self, sequence_id, ticket)
+            case wire.Prefixes(change=change) if self.replica_id is not None:
+                self._owner.cached(self, change)
             case wire.Welcome():
                 self._welcome(message)
             case wire.Goodbye(reason=reason):

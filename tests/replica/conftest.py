@@ -17,6 +17,7 @@ from contracts.errors import EngineFailure, Overloaded, Unavailable
 from contracts.kv import Fingerprint, KVLayout
 from contracts.model import ModelSpec
 from contracts.phase import Phase, Role
+from contracts.prefixes import PrefixChange
 from contracts.replica_io import (
     ClientGone,
     DrainRequested,
@@ -120,6 +121,8 @@ class TinyCore:
     steps: int = 0
     failed: int = 0
     events: list[ReplicaEvent] = field(default_factory=list)
+    prefixes: list[PrefixChange] = field(default_factory=list)
+    prefix_changes: list[PrefixChange] = field(default_factory=list)
 
     def handle(self, event: ReplicaEvent, now: float) -> list[ReplicaAction]:
         self.events.append(event)
@@ -193,6 +196,13 @@ class TinyCore:
             step_index=self.steps, phase=phase, chunks=tuple(chunks), started=tuple(started), ended=ended
         )
         return [RunStep(self.in_flight)]
+
+    def take_prefix_changes(self) -> list[PrefixChange]:
+        changes, self.prefix_changes = self.prefix_changes, []
+        return changes
+
+    def prefix_contents(self) -> list[PrefixChange]:
+        return self.prefixes
 
     def view(self, now: float, replica_id: str, incarnation: str) -> ReplicaView:
         return ReplicaView(

@@ -88,7 +88,7 @@ def same_moment(text: str) -> str:
 
 async def test_the_legs_carry_what_was_planned_and_reserved(start_router: Any, pools: Any, chat: Any) -> None:
     p, d = await pools("pd")
-    d.cached_tokens = 2
+    p.cached_tokens, d.cached_tokens = 2, 1  # what D had never crossed, but P computed it
     router = await start_router(p, d)
     answer = await router.http.post("/v1/chat/completions", json=chat(**PAIR))
     assert answer.json()["choices"][0]["message"]["content"] == "Hello world"
