@@ -90,7 +90,7 @@ def _prefer_unburdened(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig
     where it would harm a stream, the first that would not."""
     best = phased_candidate(ask, ring[0], config)
     if ring[0].idle:
-        return best
+        return _prefer_cached(ask, ring, best, config) if ask.cached else best
     score = best.ttft_s + (0.0 if ring[0].slack_s is None else best.prefill_s)
     for load in ring[1:]:
         harms = best.harm_s > 0.0
