@@ -159,3 +159,14 @@ def _why_no_room_ever(asked: ClientRequestArrived, record: ReplicaRecord) -> str
     if asked.num_sequences > sequences:
         return f"{asked.num_sequences} sequences over its waiting room of {sequences}"
     return None
+
+
+def why_not_ready(fleet: Fleet, config: ClusterCoreConfig, now: float) -> str | None:
+    """None when a request could be served at `now` under the deployment's settings, else why not."""
+
+    def closed(record: ReplicaRecord) -> str | None:
+        return fleet.closed_reason(record, now)
+
+    falls_back = config.on_unavailable == "colocate"
+    layout = demanded_layout(None, config)
+    return why_unservable(fleet, layout, falls_back, closed) or still_connecting(fleet, closed)

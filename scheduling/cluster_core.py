@@ -43,7 +43,7 @@ from contracts.errors import (
 from contracts.phase import Role
 from contracts.plan import Decision, FleetDecision
 from contracts.prefixes import PromptPrefix
-from scheduling.cluster_availability import NO_REPLICA, demanded_layout, still_connecting, why_unservable
+from scheduling.cluster_availability import NO_REPLICA, why_not_ready
 from scheduling.cluster_drains import repeated_drains, request_drain
 from scheduling.cluster_placement import Placement
 from scheduling.cluster_replica import ReplicaRecord
@@ -98,7 +98,7 @@ class ClusterCore:
             case ViewReported():
                 self._reported(event)
             case PrefixesChanged():
-                self._prefixes_changed(event)
+                place.prefixes.heard(event, place.fleet.get(event.replica_id))
             case ReplicaDrainRequested(replica_id):
                 request_drain(place, replica_id)
                 self._refuse_unservable()
@@ -131,15 +131,7 @@ class ClusterCore:
 
     def ready(self, now: float) -> str | None:
         """None when a request could be served under the deployment's settings, else why not."""
-        fleet, config = self.placement.fleet, self.placement.config
-        at = max(now, self.placement.now)
-        falls_back = config.on_unavailable == "colocate"
-        layout = demanded_layout(None, config)
-
-        def closed(record: ReplicaRecord) -> str | None:
-            return fleet.closed_reason(record, at)
-
-        return why_unservable(fleet, layout, falls_back, closed) or still_connecting(fleet, closed)
+        return why_not_ready(self.placement.fleet, self.placement.config, max(now, self.placement.now))
 
     def why_not_role(self, replica_id: str, role: Role) -> PhaseServeError | None:
         """Why `RoleRequested` would be refused now, or None: `UnknownReplica`, or `Conflict` with the reason."""
@@ -156,7 +148,9 @@ class ClusterCore:
     def _arrived(self, event: ClientRequestArrived) -> None:
         place = self.placement
         if event.request_id in place.requests:
-            raise InvalidTransition(f"request {event.request_id} arrived while it is {self._status(event.request_id)}")
+            raise InvalidTransition(
+                f"request {event.request_id} arrived while it is {place.requests[event.request_id].status}"
+            )
         record = place.admit(event)
         self.planner.arrived(event, place.now)
         too_large = place.too_large(record)
@@ -281,12 +275,6 @@ class ClusterCore:
             self.placement.view_came(known, event.view)
             self._refuse_unservable()
 
-    def _prefixes_changed(self, event: PrefixesChanged) -> None:
-        place = self.placement
-        known = place.fleet.get(event.replica_id)
-        if known is not None and known.identity.incarnation == event.incarnation:
-            place.prefixes.change(event.replica_id, event.change, known.identity.num_blocks)
-
     def name_prompt(self, token_ids: Sequence[int]) -> PromptPrefix | None:
         """What `ClientRequestArrived.prefix` is to be: the blocks of a prompt that replicas hold, None when none do."""
         return self.placement.prefixes.name(token_ids)
@@ -310,6 +298,3 @@ class ClusterCore:
             if record.status is RequestStatus.DISPATCHED and place.now - record.due_from >= limit_s:
                 place.cancel(record)
                 place.refuse(record, DeadlineExceeded(f"no first token within {limit_s:.1f} s"))
-
-    def _status(self, request_id: str) -> str:
-        return str(self.placement.requests[request_id].status)

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from heapq import nlargest
 
+from contracts.cluster_io import PrefixesChanged
 from contracts.prefixes import PrefixChange, PromptPrefix
 from scheduling.block_ledger import ROOT_HASH, chain_hash, name_of
+from scheduling.cluster_replica import ReplicaRecord
 from scheduling.cluster_requests import RequestRecord
 
 
@@ -48,6 +50,11 @@ class PrefixIndex:
     def knows(self, name: int) -> bool:
         """Whether any replica holds this block."""
         return name in self._holders
+
+    def heard(self, event: PrefixesChanged, known: ReplicaRecord | None) -> None:
+        """A replica, which is `known` under that name now, said something. An earlier process's word is not heard."""
+        if known is not None and known.identity.incarnation == event.incarnation:
+            self.change(event.replica_id, event.change, known.identity.num_blocks)
 
     def change(self, replica_id: str, change: PrefixChange, num_blocks: int) -> None:
         """A replica with `num_blocks` blocks in all reported. What would be more than it can hold is not noted."""
