@@ -154,7 +154,7 @@ def test_refusals_name_their_reason(cluster: Any) -> None:
     ],
 )
 def test_a_fleet_that_may_not_fall_back_keeps_what_its_layout_needs(
-    cluster: Any, layout: str, roles: str, change: tuple[int, Role], allowed: bool
+    cluster: Any, layout: Any, roles: str, change: tuple[int, Role], allowed: bool
 ) -> None:
     names = {"p": Role.PREFILL, "d": Role.DECODE, "m": Role.MIXED, "a": Role.ALTERNATING}
     core = ClusterCore(ClusterCoreConfig(layout=layout, on_unavailable="fail"))
