@@ -61,8 +61,7 @@ class ClusterCore:
     """The cluster's decisions. One per router; `now` in seconds on one clock (going back counts as standing still)."""
 
     def __init__(self, config: ClusterCoreConfig) -> None:
-        self.placement = Placement(config)
-        place = self.placement
+        self.placement = place = Placement(config)
         self._scaling = MacroScaling(config.macro, place.fleet_decisions)
         self.planner = FleetPlanner(config, place.fleet, place.roles, place.fleet_decisions)
 
