@@ -276,7 +276,7 @@ class ClusterCore:
 
     def name_prompt(self, token_ids: Sequence[int]) -> PromptPrefix | None:
         """What `ClientRequestArrived.prefix` is to be: the blocks of a prompt that replicas hold, None when none do."""
-        return self.placement.prefixes.name(token_ids)
+        return self.placement.prefixes.name(token_ids) if self.placement.config.prefix_affinity else None
 
     def _refuse_unservable(self) -> None:
         """Those that wait for what no replica left can give are told at once."""

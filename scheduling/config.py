@@ -120,6 +120,7 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     A request that can no longer meet its TTFT target goes where slack allows; without that it is forced upon an
     alternating replica with streams, but forced prompts get at most `forced_share` of such a replica's time.
 
+    With `prefix_affinity` what replicas hold in their prefix caches counts in every prediction.
     `output_reserve_quantile` of the output lengths seen is the KV reserve of a new request. `pending_tries` bounds how
     many pending requests one event tries to place; each `aged_after` TTFT targets of waiting raise one by a priority.
 
@@ -152,6 +153,7 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     view_dead_s: float = 5.0
     step_stuck_s: float = 30.0
     retry_after_s: float = 2.0
+    prefix_affinity: bool = True
     forced_share: float = 0.25
     output_reserve_quantile: float = 0.5
     pending_tries: int = 16
