@@ -8,6 +8,10 @@ Ours, beyond the paper: a prompt that misses its target even on an idle replica 
 replicas helps it; *every* macro instance must be over Eq. 2, else one with too many could give to one with too few;
 one in which no stream ran during the whole window is over it, too; and the mean TTFT must leave room for what the
 others have to take over. A macro instance is judged over a whole window without a change of its size.
+
+Nor is TTFT always the first to suffer: near the limit of decode, streams pile up while prompts are still on time. The
+decode step d of n replicas in turns keeps TPOT while d <= S_TPOT * (n - 1) / n. Expand when the mean step is over
+`STEP_OVER` of that; contract only while the rest, with the steps of all, would stay below `STEP_SPARE` of theirs.
 """
 
 from __future__ import annotations
@@ -23,14 +27,18 @@ from scheduling.macro_config import MacroConfig
 from scheduling.macro_instances import MacroInstance
 from scheduling.window_mean import SLICES, WindowMean
 
+STEP_OVER = 0.95
+STEP_SPARE = 0.7
+
 
 class _Watched:
-    """The saved TPOT of one macro instance since it has this size, each running stream counted alike."""
+    """Saved TPOT and decode step of one macro instance since it has this size, each running stream counted alike."""
 
     def __init__(self, size: int, now: float, window_s: float) -> None:
         self.size = size
         self.since = now
         self.saved = WindowMean(window_s)
+        self.step = WindowMean(window_s)
 
 
 class MacroScaling:
@@ -41,7 +49,8 @@ class MacroScaling:
         self._decisions = decisions
         self._ttft = WindowMean(config.window_s)
         self._target = WindowMean(config.window_s)
-        self._last_target_s = Slo().ttft_s
+        self._tpot_target = WindowMean(config.window_s)
+        self._last_slo = Slo()
         self._watched: dict[str, _Watched] = {}
         self._sampled_at: float | None = None
         self._proposed_at: float | None = None
@@ -64,7 +73,7 @@ class MacroScaling:
             self._sample(fleet, now)
         if self._proposed_at is not None and now < self._proposed_at + self._config.propose_every_s:
             return []
-        ttft_s, target_s = self._ttft.mean(now), self._target.mean(now) or self._last_target_s
+        ttft_s, target_s = self._ttft.mean(now), self._target.mean(now) or self._last_slo.ttft_s
         num_replicas = fleet.macros.num_members
         if ttft_s is not None and ttft_s > target_s:
             requests = self._ttft.weight(now)
@@ -74,16 +83,43 @@ class MacroScaling:
             )
             numbers = {"ttft_mean_s": ttft_s, "ttft_target_s": target_s, "requests": requests}
             return [self._decide(1, reason, None, now, numbers | {"replicas": num_replicas})]
+        slow = self._too_slow(fleet, now)
+        if slow is not None:
+            reason, numbers = slow
+            return [self._decide(1, reason, None, now, numbers)]
         share = (num_replicas - 1) / num_replicas
         if num_replicas > 1 and (ttft_s is None or ttft_s <= target_s * share):
             return self._contract(fleet, now, target_s)
         return []
 
+    def _too_slow(self, fleet: Fleet, now: float) -> tuple[str, dict[str, float]] | None:
+        """A macro instance whose decode step does not keep TPOT, in words and numbers."""
+        tpot_s = self._tpot_target.mean(now) or self._last_slo.tpot_s
+        for macro in fleet.macros:
+            watched = self._judged(macro, now)
+            step_s = None if watched is None else watched.step.mean(now)
+            limit_s = STEP_OVER * _sustained_s(tpot_s, len(macro))
+            if step_s is not None and step_s > limit_s:
+                reason = f"mean decode step {step_s:.4f} s over {limit_s:.4f} s in {macro.name} with {len(macro)}"
+                return reason, {"decode_step_s": step_s, "limit_s": limit_s, "replicas": fleet.macros.num_members}
+        return None
+
+    def _judged(self, macro: MacroInstance, now: float) -> _Watched | None:
+        """What was seen of a macro instance, once it has had its size for a whole window."""
+        watched = self._watched.get(macro.name)
+        if watched is None or watched.size != len(macro) or now < watched.since + self._config.window_s:
+            return None
+        return watched
+
     def _contract(self, fleet: Fleet, now: float, target_s: float) -> list[ProposeReplicas]:
+        tpot_s = self._tpot_target.mean(now) or self._last_slo.tpot_s
         told, numbers = [], {"ttft_target_s": target_s, "replicas": float(fleet.macros.num_members)}
         for macro in fleet.macros:
-            watched = self._watched.get(macro.name)
-            if watched is None or watched.size != len(macro) or now < watched.since + self._config.window_s:
+            watched = self._judged(macro, now)
+            if watched is None:
+                return []
+            step_s, size = watched.step.mean(now) or 0.0, len(macro)
+            if size > 1 and step_s * size / (size - 1) > STEP_SPARE * _sustained_s(tpot_s, size - 1):
                 return []
             saved_s, limit_s = watched.saved.mean(now), target_s * (len(macro) + 1) / len(macro)
             if saved_s is not None and saved_s <= limit_s:
@@ -112,7 +148,8 @@ class MacroScaling:
             return
         self._ttft.add(now, now - record.due_from)
         self._target.add(now, target_s)
-        self._last_target_s = target_s
+        self._tpot_target.add(now, record.asked.slo.tpot_s)
+        self._last_slo = record.asked.slo
 
     def _sample(self, fleet: Fleet, now: float) -> None:
         self._sampled_at = now
@@ -126,6 +163,13 @@ class MacroScaling:
                 record = fleet.get(replica_id)
                 if record is not None and record.view.running > 0:
                     watched.saved.add(now, record.view.slack_mean_s, record.view.running)
+                    watched.step.add(now, record.view.decode_step_s, record.view.running)
+
+
+def _sustained_s(tpot_s: float, size: int) -> float:
+    """The longest decode step with which so many in turns keep TPOT; one alone is counted as two, it has no turns."""
+    size = max(2, size)
+    return tpot_s * (size - 1) / size
 
 
 def _least_busy(fleet: Fleet, macro: MacroInstance) -> ReplicaRecord:

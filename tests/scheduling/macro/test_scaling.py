@@ -124,6 +124,23 @@ def test_one_macro_instance_with_too_little_slack_keeps_all(cluster: Any) -> Non
     assert [action.change for _, action in play(cluster, core, 12.0, lambda _: 9.0)] == [-1]
 
 
+@pytest.mark.parametrize(("step_s", "change"), [(0.02, -1), (0.03, None), (0.06, None), (0.07, 1)])
+def test_the_decode_step_that_turns_sustain_bounds_both_ways(cluster: Any, step_s: float, change: int | None) -> None:
+    """TPOT target 0.1 s, three in turns: over 0.95 * 0.1 * 2 / 3 one more; with one fewer the step would be 3 / 2 as
+    long, and 0.7 * 0.1 / 2 is what two may have."""
+    core = cluster.core("a", "b", "c", macro=MACRO)
+    serve(cluster, core, 0.0, 0.2, "r")
+    proposed = []
+    for tick in range(1, 24):
+        for name in "abc":
+            view = cluster.view(name, slack=9.0, decode_step_s=step_s, acked_submit_index=9999)
+            core.handle(ViewReported(view), tick / 2)
+        proposed += [a.change for a in core.handle(TimePassed(), tick / 2) if isinstance(a, ProposeReplicas)]
+    assert proposed == ([] if change is None else [change])
+    if change == 1:
+        assert "mean decode step 0.0700 s over 0.0633 s in m1 with 3" in core.fleet_decisions()[0].reason
+
+
 def test_a_fleet_without_a_stream_can_be_smaller(cluster: Any) -> None:
     core = cluster.core("a", "b", macro=MACRO)
     ((now, action),) = play(cluster, core, 12.0, lambda _: None)
