@@ -116,6 +116,7 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One run. Requests arrive for `duration_s` seconds (or as many as the workload says), then what is under way ends.
+    The first comes after `start_s`, when the fleet has joined and its links are up; all times count from before that.
 
     `scheduling` and `cluster` are the settings of the two cores, as in `phaseserve up`. A view goes out every
     `heartbeat_s`, and earlier when something changed. `latency_s` is that of the network, one way. The first `warmup_s`
@@ -133,7 +134,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     scaling: Scaling = Scaling()
     router: RouterTimes = RouterTimes()
     heartbeat_s: float = 0.1
-    start_s: float = 0.0
+    start_s: float = 1.0
     latency_s: float = 0.0001
     warmup_s: float = 0.0
     window_s: float = 10.0
