@@ -109,6 +109,8 @@ class RouterMetrics:
                 "slack_min_seconds": "Slack of the tightest running stream.",
                 "view_age_seconds": "Age of the last view.",
                 "steps_done": "Steps since the replica's start.",
+                "overdraft_seconds": "Time that prefill took beyond the slack of running streams, since the start.",
+                "window_cuts": "Steps that streams got in the middle of a prefill window, since the start.",
             }.items()
         }
         self._shown: set[str] = set()
@@ -155,6 +157,8 @@ class RouterMetrics:
                 ("slack_min_seconds", view.slack_quantiles_s[0] if view.slack_quantiles_s else 0.0),
                 ("view_age_seconds", replica.view_age_s),
                 ("steps_done", view.steps_done),
+                ("overdraft_seconds", view.overdraft_s),
+                ("window_cuts", view.window_cuts),
             ):
                 self._per_replica[name].labels(replica.replica_id).set(value)
         for gone in self._shown - here:
