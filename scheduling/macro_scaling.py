@@ -10,8 +10,9 @@ one in which no stream ran during the whole window is over it, too; and the mean
 others have to take over. A macro instance is judged over a whole window without a change of its size.
 
 Nor is TTFT always the first to suffer: near the limit of decode, streams pile up while prompts are still on time. The
-decode step d of n replicas in turns keeps TPOT while d <= S_TPOT * (n - 1) / n. Expand when the mean step is over
-`STEP_OVER` of that; contract only while the rest, with the steps of all, would stay below `STEP_SPARE` of theirs.
+decode step d of n replicas in turns keeps TPOT while d <= S_TPOT * (1 - p), where p is the share of their time that
+goes into prefill: 1 / n with one of them at a time, more when several are at it. Expand when the mean step is over
+`STEP_OVER` of that; contract only while the rest, with all prompts and streams, would stay below `STEP_SPARE` of it.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class MacroScaling:
         self._ttft = WindowMean(config.window_s)
         self._target = WindowMean(config.window_s)
         self._tpot_target = WindowMean(config.window_s)
+        self._prefill = WindowMean(config.window_s)
         self._last_slo = Slo()
         self._watched: dict[str, _Watched] = {}
         self._sampled_at: float | None = None
@@ -94,15 +96,22 @@ class MacroScaling:
 
     def _too_slow(self, fleet: Fleet, now: float) -> tuple[str, dict[str, float]] | None:
         """A macro instance whose decode step does not keep TPOT, in words and numbers."""
-        tpot_s = self._tpot_target.mean(now) or self._last_slo.tpot_s
         for macro in fleet.macros:
             watched = self._judged(macro, now)
             step_s = None if watched is None else watched.step.mean(now)
-            limit_s = STEP_OVER * _sustained_s(tpot_s, len(macro))
+            limit_s = STEP_OVER * self._sustained_s(fleet, now, len(macro), leaving=0)
             if step_s is not None and step_s > limit_s:
                 reason = f"mean decode step {step_s:.4f} s over {limit_s:.4f} s in {macro.name} with {len(macro)}"
                 return reason, {"decode_step_s": step_s, "limit_s": limit_s, "replicas": fleet.macros.num_members}
         return None
+
+    def _sustained_s(self, fleet: Fleet, now: float, size: int, leaving: int) -> float:
+        """The longest decode step that keeps TPOT in a macro instance of `size`, less those leaving; one alone is
+        counted as two, it has no turns."""
+        tpot_s = self._tpot_target.mean(now) or self._last_slo.tpot_s
+        replicas = max(1, fleet.macros.num_members - leaving)
+        prefilling = self._prefill.weight(now) / (self._config.window_s * replicas)
+        return tpot_s * max(0.0, 1.0 - max(prefilling, 1.0 / max(2, size - leaving)))
 
     def _judged(self, macro: MacroInstance, now: float) -> _Watched | None:
         """What was seen of a macro instance, once it has had its size for a whole window."""
@@ -112,14 +121,13 @@ class MacroScaling:
         return watched
 
     def _contract(self, fleet: Fleet, now: float, target_s: float) -> list[ProposeReplicas]:
-        tpot_s = self._tpot_target.mean(now) or self._last_slo.tpot_s
         told, numbers = [], {"ttft_target_s": target_s, "replicas": float(fleet.macros.num_members)}
         for macro in fleet.macros:
             watched = self._judged(macro, now)
             if watched is None:
                 return []
             step_s, size = watched.step.mean(now) or 0.0, len(macro)
-            if size > 1 and step_s * size / (size - 1) > STEP_SPARE * _sustained_s(tpot_s, size - 1):
+            if size > 1 and step_s * size / (size - 1) > STEP_SPARE * self._sustained_s(fleet, now, size, leaving=1):
                 return []
             saved_s, limit_s = watched.saved.mean(now), target_s * (len(macro) + 1) / len(macro)
             if saved_s is not None and saved_s <= limit_s:
@@ -149,6 +157,7 @@ class MacroScaling:
         self._ttft.add(now, now - record.due_from)
         self._target.add(now, target_s)
         self._tpot_target.add(now, record.asked.slo.tpot_s)
+        self._prefill.add(now, 1.0, record.prefill_s)
         self._last_slo = record.asked.slo
 
     def _sample(self, fleet: Fleet, now: float) -> None:
@@ -164,12 +173,6 @@ class MacroScaling:
                 if record is not None and record.view.running > 0:
                     watched.saved.add(now, record.view.slack_mean_s, record.view.running)
                     watched.step.add(now, record.view.decode_step_s, record.view.running)
-
-
-def _sustained_s(tpot_s: float, size: int) -> float:
-    """The longest decode step with which so many in turns keep TPOT; one alone is counted as two, it has no turns."""
-    size = max(2, size)
-    return tpot_s * (size - 1) / size
 
 
 def _least_busy(fleet: Fleet, macro: MacroInstance) -> ReplicaRecord:
