@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -9,8 +10,8 @@ import msgspec
 from contracts.phase import Layout, Role
 from scheduling.fleet_capacity import RoleRates
 
-FINE = 64
-"""Up to so many replicas every mix is looked at; in larger fleets the sizes of the groups are multiples of a step."""
+FINE = 256
+"""Up to so many replicas every size of the pools is looked at; in larger fleets multiples of a step."""
 
 
 class Mix(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,15 +55,16 @@ def carried(mix: Mix, rates: RoleRates) -> float:
 def best_mix(present: Mix, rates: RoleRates, bounds: Bounds) -> Mix:
     """The mix that carries most; of those within a hundredth of it the one with the fewest replicas to change."""
     best, most = present, carried(present, rates)
-    for mix in mixes(bounds):
+    for mix in mixes(present, rates, bounds):
         rate = carried(mix, rates)
         if rate > most * 1.01 or (rate >= most * 0.99 and _changes(present, mix) < _changes(present, best)):
             best, most = mix, max(rate, most)
     return best
 
 
-def mixes(bounds: Bounds) -> Iterator[Mix]:
-    """Every mix within bounds: one kind of whole-serving replicas beside pools that are both there or both not."""
+def mixes(present: Mix, rates: RoleRates, bounds: Bounds) -> Iterator[Mix]:
+    """The mixes within bounds that can be the best: one kind of whole-serving replicas beside pools of every size, cut
+    where both carry about the same, or as the present ones are. Pools are both there or both not."""
     total, pinned = bounds.total, bounds.pinned
     step = 1 if total <= FINE else -(-total // FINE)
     for whole_role in _whole_roles(bounds.layout):
@@ -72,10 +74,21 @@ def mixes(bounds: Bounds) -> Iterator[Mix]:
             if pooled > bounds.poolable or whole < 0 or not _demanded(bounds.layout, pooled, whole):
                 continue
             counts = {whole_role.value: whole, other.value: pinned.of_role(other)}
-            for prefill in range(0, pooled + 1, step):
+            for prefill in _cuts(pooled, present, rates, pinned):
                 mix = Mix(prefill=prefill, decode=pooled - prefill, **counts)
                 if _keeps(mix, pinned) and bool(mix.prefill) == bool(mix.decode):
                     yield mix
+
+
+def _cuts(pooled: int, present: Mix, rates: RoleRates, pinned: Mix) -> set[int]:
+    """How many of `pooled` replicas may prefill: min(p * P, d * D) peaks where both sides carry the same."""
+    if pooled < 2:
+        return {0} if pooled == 0 else set()
+    both = rates.prefill + rates.decode
+    even = pooled / 2 if both <= 0.0 else pooled * rates.decode / both
+    cuts = {math.floor(even), math.ceil(even), present.prefill, pooled - present.decode}
+    least, most = max(1, pinned.prefill), pooled - max(1, pinned.decode)
+    return {min(max(cut, least), most) for cut in cuts} if least <= most else set()
 
 
 def _whole_roles(layout: Layout | None) -> tuple[Role, ...]:

@@ -89,7 +89,8 @@ class FleetPlanner:
         step_s = sum(steps_s) / len(steps_s) if steps_s else 0.0
         demand = self._demand.at(now, running, step_s, site.cost.a1 / len(members))
         if demand is None:
-            self.capacity = self.utilisation = None
+            self.capacity = self.utilisation = self._goal = None
+            self._found = (None, 0)
             return
         rates = role_rates(demand, site)
         present = Mix.of([self._roles.wanted(record) for record in members])
@@ -126,6 +127,9 @@ class FleetPlanner:
         present = Mix.of([self._roles.wanted(record) for record in members])
         step = self._next_change(members, present, self._goal)
         if step is None:
+            if present != self._goal:
+                told = f"{self._goal.in_words()} cannot be reached from {present.in_words()}: nobody left may change"
+                self._decisions.note(now, "mix_given_up", told)
             self._goal, self._reached_at = None, now
             return []
         record, role = step
