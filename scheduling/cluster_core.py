@@ -45,9 +45,9 @@ from contracts.plan import Decision, FleetDecision
 from contracts.prefixes import PromptPrefix
 from scheduling.cluster_availability import NO_REPLICA, why_not_ready
 from scheduling.cluster_drains import repeated_drains, request_drain
+from scheduling.cluster_members import is_final, refuse_unservable, replica_joined, replica_lost, view_reported
 from scheduling.cluster_placement import Placement
-from scheduling.cluster_replica import ReplicaRecord
-from scheduling.cluster_requests import RequestRecord, RequestStatus
+from scheduling.cluster_requests import RequestStatus
 from scheduling.cluster_snapshot import ClusterSnapshot, take_snapshot
 from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_planner import FleetPlanner
@@ -91,16 +91,16 @@ class ClusterCore:
             case ClientLeft(request_id):
                 self._client_left(request_id)
             case ReplicaJoined():
-                self._joined(event)
+                replica_joined(place, event)
             case ReplicaLost():
-                self._lost(event)
+                replica_lost(place, event)
             case ViewReported():
-                self._reported(event)
+                view_reported(place, event)
             case PrefixesChanged():
                 place.prefixes.heard(event, place.fleet.get(event.replica_id))
             case ReplicaDrainRequested(replica_id):
                 request_drain(place, replica_id)
-                self._refuse_unservable()
+                refuse_unservable(place)
             case RoleRequested(replica_id, role, pinned):
                 wish = "an operator wants it"
                 place.actions += place.roles.request(replica_id, role, place.now, pinned=pinned, reason=wish)
@@ -143,6 +143,10 @@ class ClusterCore:
     def snapshot(self, now: float) -> ClusterSnapshot:
         """The fleet, the pending queue and the totals, for `/decisions` and metrics."""
         return take_snapshot(self.placement, max(now, self.placement.now))
+
+    def name_prompt(self, token_ids: Sequence[int]) -> PromptPrefix | None:
+        """What `ClientRequestArrived.prefix` is to be: the blocks of a prompt that replicas hold, None when none do."""
+        return self.placement.prefixes.name(token_ids) if self.placement.config.prefix_affinity else None
 
     def _arrived(self, event: ClientRequestArrived) -> None:
         place = self.placement
@@ -194,7 +198,7 @@ class ClusterCore:
             place.counts["handoff_failures"] += 1
             avoid = place.note_broken(record, event.replica_id)
         if (
-            self._is_final(record, event.tokens_sent, broken)
+            is_final(place, record, event.tokens_sent, broken)
             or event.error.status not in PASSING
             or record.refusals > 1
         ):
@@ -202,12 +206,6 @@ class ClusterCore:
         else:
             why = f"{event.replica_id} gave it up: {event.error.message}"
             place.place_anew(record, error_from(msgspec.structs.replace(event.error, message=why)), avoid)
-
-    def _is_final(self, record: RequestRecord, tokens_sent: int, broken: bool) -> bool:
-        """Whether a request that loses its place must end, by policy. Notes what the client has of it."""
-        streamed = record.tokens_sent > 0 or record.status is RequestStatus.STREAMING
-        record.tokens_sent = max(record.tokens_sent, tokens_sent, int(streamed))
-        return (streamed or broken) and self.placement.config.on_handoff_failure == "fail"
 
     def _ended(self, event: RequestEnded) -> None:
         place = self.placement
@@ -230,61 +228,6 @@ class ClusterCore:
         place.cancel(record)
         place.note_end(record, "499 the client left")
         place.forget(record, "client left")
-
-    def _joined(self, event: ReplicaJoined) -> None:
-        """A new replica, a reconnect (same incarnation: its requests go on), or a new process under an old name."""
-        place = self.placement
-        known = place.fleet.get(event.identity.replica_id)
-        if known is not None and known.identity.incarnation == event.identity.incarnation:
-            place.fleet.rejoin(known, event.identity)
-            place.view_came(known, event.view)
-            place.actions += place.roles.joined(known, place.now)
-            return
-        if known is not None:
-            place.fleet.drop(known.replica_id, place.now)
-            place.prefixes.forget(known.replica_id)
-        place.fleet.join(event.identity, event.view, place.now)
-        place.actions += place.roles.joined(place.fleet.get(event.identity.replica_id), place.now)
-        if known is not None:
-            self._wind_up(known, "its process was replaced", {})
-
-    def _lost(self, event: ReplicaLost) -> None:
-        known = self.placement.fleet.drop(event.replica_id, self.placement.now)
-        if known is not None:
-            self.placement.prefixes.forget(event.replica_id)
-            self.placement.roles.lost(event.replica_id, self.placement.now)
-            self._wind_up(known, event.reason, event.tokens_sent)
-            self._refuse_unservable()
-
-    def _wind_up(self, lost: ReplicaRecord, why: str, tokens_sent: dict[str, int]) -> None:
-        """A replica was dropped from the fleet: requests on it are placed anew, by policy also those that stream."""
-        place = self.placement
-        for leg in list(lost.placed.values()):
-            record = leg.record
-            place.cancel(record, but=lost.replica_id)
-            if self._is_final(record, tokens_sent.get(record.request_id, 0), broken=False):
-                message = f"replica {lost.replica_id} was lost while it streamed the answer: {why}"
-                place.refuse(record, place.unavailable(message))
-            else:
-                place.place_anew(record, place.unavailable(f"replica {lost.replica_id} is gone: {why}"))
-
-    def _reported(self, event: ViewReported) -> None:
-        known = self.placement.fleet.get(event.view.replica_id)
-        if known is not None and known.identity.incarnation == event.view.incarnation:
-            self.placement.view_came(known, event.view)
-            self._refuse_unservable()
-
-    def name_prompt(self, token_ids: Sequence[int]) -> PromptPrefix | None:
-        """What `ClientRequestArrived.prefix` is to be: the blocks of a prompt that replicas hold, None when none do."""
-        return self.placement.prefixes.name(token_ids) if self.placement.config.prefix_affinity else None
-
-    def _refuse_unservable(self) -> None:
-        """Those that wait for what no replica left can give are told at once."""
-        place = self.placement
-        for record in place.pending:
-            why = place.why_unservable(record)
-            if why is not None:
-                place.refuse(record, place.unavailable(why if place.fleet.num_open else NO_REPLICA))
 
     def _expire(self) -> None:
         place = self.placement
