@@ -1,5 +1,7 @@
 """Prints median and P99 of `ReplicaCore.handle(StepDone)`, which applies a step and makes the next batch.
 
+With `--cluster` those of `ClusterCore.handle` instead, for one arrival, one view and one passing of time.
+
 "wall" is what a caller waits; "cpu" leaves out the time that this thread did not run because others did.
 """
 
@@ -14,6 +16,7 @@ from contracts.phase import Role
 from contracts.replica_io import LeaseGranted, ReplicaAction, RequestArrived, RunStep, StepDone
 from contracts.request import Request, SamplingParams
 from contracts.views import StepCost
+from experiments.core_bench.cluster import FLEETS, report
 from scheduling.config import ReplicaCoreConfig
 from scheduling.replica_core import ReplicaCore
 
@@ -73,7 +76,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.core_bench", description=__doc__)
     parser.add_argument("--steps", type=int, default=400, help="measured calls per line")
     parser.add_argument("--running", type=int, nargs="+", default=[16, 64, 256], help="running decodes")
+    parser.add_argument("--cluster", action="store_true", help="the cluster core instead")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[8, 64, 512, 4096], help="replicas (--cluster)")
+    parser.add_argument("--fleets", nargs="+", default=FLEETS, choices=FLEETS, help="kinds of fleet (--cluster)")
+    parser.add_argument("--events", type=int, default=100, help="measured events of each kind (--cluster)")
     options = parser.parse_args()
+    if options.cluster:
+        report(options.sizes, options.fleets, options.events)
+        return
     columns = "".join(f"{name:>10}" for name in ("wall p50", "wall p99", "cpu p50", "cpu p99"))
     print(f"{'role':<12}{'running':>8}{'waiting':>8}{columns}  (ms)")
     for role in (Role.ALTERNATING, Role.MIXED):
