@@ -21,6 +21,7 @@ from router.config import ADMIN_TOKEN_VARIABLE
 EXIT_FAILED, EXIT_REFUSED = 1, 2
 ANSWER_S = 10.0
 POLL_S = 0.05
+REASONS = 5
 REFUSALS = frozenset({400, 403, 404, 409})
 COLUMNS = ("replica", "role", "phase", "running", "waiting", "backlog", "guarded", "macro instance", "state")
 
@@ -57,8 +58,26 @@ def table(fleet: dict[str, Any]) -> str:
     rows += [_row(replica) for replica in fleet["replicas"]]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines += _planned(fleet["planner"])
     lines += [f"not joined: {missing['endpoint']} ({missing['why_not']})" for missing in fleet["not_joined"]]
     return "\n".join(lines)
+
+
+def _planned(planner: dict[str, Any]) -> list[str]:
+    """What the planner found, if it is on."""
+    if not planner["enabled"]:
+        return []
+    if planner["demand_per_s"] is None:
+        return ["planner: on, nothing was asked for lately"]
+    found = f"planner: {planner['demand_per_s']:.2f} requests/s"
+    if planner["carries_per_s"] is not None:
+        found += f" of {planner['carries_per_s']:.2f} that these roles carry"
+    return [found + (f", moving towards {planner['goal']}" if planner["goal"] else "")]
+
+
+def reasons(decisions: list[dict[str, Any]]) -> str:
+    """The last decisions about the fleet, oldest first, as lines."""
+    return "\n".join(f"{decision['kind']}: {decision['reason']}" for decision in reversed(decisions))
 
 
 def _row(replica: dict[str, Any]) -> Sequence[str]:
@@ -127,6 +146,9 @@ def run(words: list[str]) -> int:
             print(drain(url, arguments.replica))
         else:
             print(table(get_json(url, "/fleet", timeout_s=ANSWER_S)))
+            last = get_json(url, f"/fleet/decisions?limit={REASONS}", timeout_s=ANSWER_S)["decisions"]
+            if last:
+                print(f"\nlast decisions:\n{reasons(last)}")
     except ServerError as error:
         print(f"phaseserve fleet: {error}", file=sys.stderr)
         return EXIT_REFUSED if error.status in REFUSALS else EXIT_FAILED

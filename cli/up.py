@@ -31,6 +31,7 @@ ROUTER_READY_S = 60.0
 MAX_RESTARTS = 3
 RESTART_WINDOW_S = 60.0
 GRACE_S = 35.0
+AUTO_ROLES = "cluster.planner.enabled=true"
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -41,6 +42,11 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--mixed", type=int, default=0, metavar="N", help="replicas that mix chunks into decode steps")
     parser.add_argument("--prefill", type=int, default=0, metavar="N", help="replicas that prefill and give KV away")
     parser.add_argument("--decode", type=int, default=0, metavar="N", help="replicas that take KV in and decode")
+    parser.add_argument(
+        "--auto-roles",
+        action="store_true",
+        help="give replicas other roles as workload and links ask for (needs two replicas or more)",
+    )
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (default 8000)")
     parser.add_argument("--engine", choices=("torch", "fake"), help="fake: deterministic tokens, for tests")
@@ -58,6 +64,8 @@ def roles(arguments: argparse.Namespace) -> dict[str, Role]:
     if bool(counts[Role.PREFILL]) != bool(counts[Role.DECODE]):
         raise ConfigError("--prefill and --decode belong together: one gives its KV to the other", param="--prefill")
     named = [role for role, count in counts.items() for _ in range(count)]
+    if arguments.auto_roles and len(named) < 2:
+        raise ConfigError("--auto-roles needs two replicas or more", param="--auto-roles")
     return {f"r{index}": role for index, role in enumerate(named)}
 
 
@@ -160,6 +168,8 @@ class Deployment:
             words += ["--config", str(self._arguments.config)]
         for assignment in self._arguments.set:
             words += ["--set", assignment]
+        if self._arguments.auto_roles:
+            words += ["--set", AUTO_ROLES]
         return await self._supervisor.start("router", own_command(*words))
 
     async def _wait_front(self, router: Child) -> None:

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from contracts.handoff import LinkView
 from contracts.views import ReplicaView
-from scheduling.cluster_snapshot import ClusterSnapshot
+from scheduling.cluster_snapshot import ClusterSnapshot, PlannerSnapshot
 
 _REPLICA_COUNTERS = {
     "prompt_tokens_computed": "Prompt tokens that this replica computed.",
@@ -33,6 +33,11 @@ _LINK_GAUGES = {
     "bytes_in_flight": "Granted and not acknowledged.",
     "usable": "1 when KV can be sent.",
 }
+_PLANNER_GAUGES = {
+    "demand_per_second": "Sequences per second that are asked for, as the planner sees it.",
+    "carries_per_second": "Sequences per second that the present roles sustain within the targets, as predicted.",
+    "utilisation": "Demand over what the present roles sustain.",
+}
 
 
 class FleetMetrics(Collector):
@@ -40,10 +45,12 @@ class FleetMetrics(Collector):
 
     def __init__(self) -> None:
         self._views: list[ReplicaView] = []
+        self._planner = PlannerSnapshot()
 
     def show(self, snapshot: ClusterSnapshot) -> None:
         """What the next scrape tells."""
         self._views = [replica.view for replica in snapshot.replicas]
+        self._planner = snapshot.planner
 
     def collect(self) -> Iterator[Metric]:
         """As prometheus_client asks for it."""
@@ -58,6 +65,8 @@ class FleetMetrics(Collector):
                 gauge.add_metric([view.replica_id], getattr(view, name))
             yield gauge
         yield from self._links()
+        if self._planner.enabled:
+            yield from _planner(self._planner)
 
     def _links(self) -> Iterator[Metric]:
         """Only between replicas of this fleet: a peer's name is a label."""
@@ -82,6 +91,19 @@ class FleetMetrics(Collector):
                 info.add_metric([replica_id, link.peer_id, link.transport, link.device], 1)
         yield transfers
         yield info
+
+
+def _planner(found: PlannerSnapshot) -> Iterator[Metric]:
+    """What has no value now has no sample."""
+    values = (found.demand_per_s, found.carries_per_s, found.utilisation)
+    for (name, text), value in zip(_PLANNER_GAUGES.items(), values, strict=True):
+        gauge = GaugeMetricFamily(f"phaseserve_planner_{name}", text)
+        if value is not None:
+            gauge.add_metric([], value)
+        yield gauge
+    moving = GaugeMetricFamily("phaseserve_planner_moving", "1 while the fleet is being moved towards another mix.")
+    moving.add_metric([], float(found.goal is not None))
+    yield moving
 
 
 def _link_value(link: LinkView, name: str) -> float | None:

@@ -63,7 +63,7 @@ class ClusterCore:
     def __init__(self, config: ClusterCoreConfig) -> None:
         self.placement = place = Placement(config)
         self._scaling = MacroScaling(config.macro, place.fleet_decisions)
-        self.planner = FleetPlanner(config, place.fleet, place.roles, place.fleet_decisions)
+        self.planner = FleetPlanner(config, place.fleet, place.roles, place.fleet_decisions, place.demand)
 
     def handle(self, event: ClusterEvent, now: float) -> list[ClusterAction]:
         """Take one event; returns what to do, in order. Raises `InvalidTransition` on an arrival whose id is in use.
@@ -142,7 +142,7 @@ class ClusterCore:
 
     def snapshot(self, now: float) -> ClusterSnapshot:
         """The fleet, the pending queue and the totals, for `/decisions` and metrics."""
-        return take_snapshot(self.placement, max(now, self.placement.now))
+        return take_snapshot(self.placement, self.planner, max(now, self.placement.now))
 
     def name_prompt(self, token_ids: Sequence[int]) -> PromptPrefix | None:
         """What `ClientRequestArrived.prefix` is to be: the blocks of a prompt that replicas hold, None when none do."""
@@ -155,11 +155,11 @@ class ClusterCore:
                 f"request {event.request_id} arrived while it is {place.requests[event.request_id].status}"
             )
         record = place.admit(event)
-        self.planner.arrived(event, place.now)
         too_large = place.too_large(record)
         if too_large is not None:
             place.refuse(record, too_large)
             return
+        self.planner.arrived(event, place.now)
         why = place.why_unservable(record)
         if why is not None:
             place.refuse(record, place.unavailable(why if place.fleet.num_open else NO_REPLICA))

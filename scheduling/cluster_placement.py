@@ -39,6 +39,7 @@ from scheduling.cluster_replica import ReplicaRecord
 from scheduling.cluster_requests import RequestRecord, RequestStatus
 from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_decisions import FleetDecisions
+from scheduling.fleet_workload import DemandEstimate
 from scheduling.output_reserve import OutputLengths
 from scheduling.plan_choice import plan_request
 from scheduling.plan_inputs import Ask, Candidate, FleetLoads
@@ -61,6 +62,7 @@ class Placement:
         self.requests: dict[str, RequestRecord] = {}
         self.decisions = DecisionRing(config.decisions_kept)
         self.accuracy = Accuracy()
+        self.demand = DemandEstimate(config.planner.window_s)
         self.counts: Counter[str] = Counter()
         self.actions: list[ClusterAction] = []
         self.now = 0.0
@@ -279,6 +281,8 @@ class Placement:
             self.actions.append(grant(target, self.now, self.config))
         self.actions.append(Dispatch(record.request_id, plan, here.submit_index))
         self.decisions.decide(record, self.now, plan=plan)
+        if self.config.planner.enabled and record.dispatches == 1:
+            self.demand.placed(plan.cached_tokens, self.now)
 
     def _predict_pending(self, record: RequestRecord) -> None:
         """What its prefill would take where it is done fastest."""

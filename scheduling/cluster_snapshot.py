@@ -10,6 +10,7 @@ from contracts.views import ReplicaView
 from scheduling.cluster_accuracy import LayoutAccuracy
 from scheduling.cluster_placement import Placement
 from scheduling.cluster_replica import ReplicaRecord
+from scheduling.fleet_planner import FleetPlanner
 from scheduling.link_math import cautious_rate
 
 
@@ -87,6 +88,17 @@ class RoleLoad(msgspec.Struct, frozen=True, kw_only=True):
     free_blocks: int
 
 
+class PlannerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What the fleet planner found last, in requests per second; None where nothing was asked for. `goal` is the mix
+    that the fleet is being moved towards; `utilisation` the demand's share of what the present mix carries."""
+
+    enabled: bool = False
+    goal: str | None = None
+    demand_per_s: float | None = None
+    carries_per_s: float | None = None
+    utilisation: float | None = None
+
+
 class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The fleet at one moment. `pending_prefill_s` is the predicted prefill time of all pending requests."""
 
@@ -99,10 +111,11 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[LinkSnapshot, ...] = ()
     roles: tuple[RoleLoad, ...] = ()
     accuracy: tuple[LayoutAccuracy, ...] = ()
+    planner: PlannerSnapshot = PlannerSnapshot()
 
 
-def take_snapshot(place: Placement, now: float) -> ClusterSnapshot:
-    """What `place` looks like at `now`."""
+def take_snapshot(place: Placement, planner: FleetPlanner, now: float) -> ClusterSnapshot:
+    """What `place` and the planner look like at `now`."""
     arrivals = [record.arrived_at for record in place.pending]
     replicas = tuple(_replica_snapshot(place, record, now) for record in place.fleet)
     return ClusterSnapshot(
@@ -125,6 +138,13 @@ def take_snapshot(place: Placement, now: float) -> ClusterSnapshot:
         ),
         roles=_role_loads(replicas),
         accuracy=place.accuracy.by_layout(),
+        planner=PlannerSnapshot(
+            enabled=place.config.planner.enabled,
+            goal=None if planner.goal is None else planner.goal.in_words(),
+            demand_per_s=None if planner.demand is None else planner.demand.rate,
+            carries_per_s=planner.capacity,
+            utilisation=planner.utilisation,
+        ),
     )
 
 

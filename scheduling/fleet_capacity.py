@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from contracts.phase import Layout
 from contracts.views import StepCost
 from scheduling.fleet_workload import Demand
 from scheduling.link_math import exposed_transfer_s
@@ -62,6 +63,20 @@ def role_rates(demand: Demand, site: Site) -> RoleRates:
         prefill=load.prefill_rate(),
         decode=_largest_rate(load.serves_decode),
     )
+
+
+def within(rates: RoleRates, layout: Layout | None) -> RoleRates:
+    """The same for a deployment that demands a layout of every request: what is of no use to it carries nothing."""
+    none = {"alternating": 0.0, "mixed": 0.0, "prefill": 0.0, "decode": 0.0}
+    match layout:
+        case None:
+            return rates
+        case Layout.DISAGGREGATED:
+            return RoleRates(**{**none, "prefill": rates.prefill, "decode": rates.decode})
+        case Layout.PHASED:
+            return RoleRates(**{**none, "alternating": rates.alternating})
+        case Layout.COLOCATED:
+            return RoleRates(**{**none, "mixed": rates.mixed})
 
 
 class _Load:

@@ -16,7 +16,7 @@ from scheduling.cluster_availability import demanded_layout
 from scheduling.cluster_fleet import Fleet
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.config import ClusterCoreConfig
-from scheduling.fleet_capacity import RoleRates, Site, role_rates
+from scheduling.fleet_capacity import RoleRates, Site, role_rates, within
 from scheduling.fleet_decisions import FleetDecisions
 from scheduling.fleet_mixes import Bounds, Mix, best_mix, carried
 from scheduling.fleet_site import site_of
@@ -35,17 +35,25 @@ BUILD_ORDER = (Role.DECODE, Role.PREFILL, Role.ALTERNATING, Role.MIXED)
 class FleetPlanner:
     """Holds what was found so far; `time_passed` is to be asked a few times a second."""
 
-    def __init__(self, config: ClusterCoreConfig, fleet: Fleet, roles: RoleChanges, decisions: FleetDecisions) -> None:
+    def __init__(
+        self,
+        config: ClusterCoreConfig,
+        fleet: Fleet,
+        roles: RoleChanges,
+        decisions: FleetDecisions,
+        estimate: DemandEstimate,
+    ) -> None:
         self._config = config
         self._fleet = fleet
         self._roles = roles
         self._decisions = decisions
-        self._demand = DemandEstimate(config.planner.window_s)
+        self._estimate = estimate
         self._goal: Mix | None = None
         self._found: tuple[Mix | None, int] = (None, 0)
         self._evaluated_at: float | None = None
         self._changed_at: float | None = None
         self._reached_at: float | None = None
+        self.demand: Demand | None = None
         self.capacity: float | None = None
         self.utilisation: float | None = None
 
@@ -56,15 +64,13 @@ class FleetPlanner:
 
     def arrived(self, asked: ClientRequestArrived, now: float) -> None:
         """A request came."""
-        self._demand.arrived(asked, now)
-
-    def placed(self, cached_tokens: int, now: float) -> None:
-        """A request was placed where so many tokens of its prompt were expected in the cache."""
-        self._demand.placed(cached_tokens, now)
+        if self._config.planner.enabled:
+            self._estimate.arrived(asked, now)
 
     def ended(self, output_tokens: float, now: float) -> None:
         """A sequence ended by itself."""
-        self._demand.ended(output_tokens, now)
+        if self._config.planner.enabled:
+            self._estimate.ended(output_tokens, now)
 
     def time_passed(self, now: float) -> list[ClusterAction]:
         """Evaluate when it is due, and make the next change towards the goal when that is."""
@@ -82,17 +88,17 @@ class FleetPlanner:
         members = self._members()
         site = site_of(members, self._fleet, self._config, now)
         if site is None:
-            self._goal = None
+            self.demand = self.capacity = self.utilisation = self._goal = None
             return
         running = sum(record.view.running for record in members)
         steps_s = [record.view.decode_step_s for record in members if record.view.running]
         step_s = sum(steps_s) / len(steps_s) if steps_s else 0.0
-        demand = self._demand.at(now, running, step_s, site.cost.a1 / len(members))
+        self.demand = demand = self._estimate.at(now, running, step_s, site.cost.a1 / len(members))
         if demand is None:
             self.capacity = self.utilisation = self._goal = None
             self._found = (None, 0)
             return
-        rates = role_rates(demand, site)
+        rates = within(role_rates(demand, site), demanded_layout(None, self._config))
         present = Mix.of([self._roles.wanted(record) for record in members])
         self.capacity = carried(present, rates)
         self.utilisation = demand.rate / self.capacity if self.capacity > 0.0 else None
