@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduling.cluster_fleet import Fleet
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.cluster_requests import Leg, RequestRecord
 from scheduling.config import ClusterCoreConfig
@@ -33,3 +34,9 @@ def request_prefill_on(ask: Ask, replica: ReplicaRecord, config: ClusterCoreConf
     return request_prefill_s(
         view.cost, ask.prompt_tokens, ask.num_sequences, view.block_size, config.prefill_chunk, cached
     )
+
+
+def fastest_prefill_s(ask: Ask, fleet: Fleet, config: ClusterCoreConfig) -> float:
+    """What its prefill would take where it is done fastest."""
+    able = (replica for replica in fleet if not replica.draining)
+    return min((request_prefill_on(ask, replica, config) for replica in able), default=0.0)

@@ -33,10 +33,10 @@ from scheduling.cluster_availability import (
 from scheduling.cluster_decisions import DecisionRing
 from scheduling.cluster_fleet import Fleet
 from scheduling.cluster_leases import PrefillLeases, grant
-from scheduling.cluster_legs import legs_of, request_prefill_on
-from scheduling.cluster_pending import PendingQueue
+from scheduling.cluster_legs import fastest_prefill_s, legs_of
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.cluster_requests import RequestRecord, RequestStatus
+from scheduling.cluster_turns import Turns
 from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_decisions import FleetDecisions
 from scheduling.fleet_workload import DemandEstimate
@@ -58,7 +58,8 @@ class Placement:
         self.leases = PrefillLeases(config)
         self.roles = RoleChanges(config, self.fleet, self.fleet_decisions)
         self.prefixes = PrefixIndex()
-        self.pending = PendingQueue(config)
+        self.turns = Turns(config, self.fleet)
+        self.shares, self.pending = self.turns.shares, self.turns.pending
         self.requests: dict[str, RequestRecord] = {}
         self.decisions = DecisionRing(config.decisions_kept)
         self.accuracy = Accuracy()
@@ -76,28 +77,27 @@ class Placement:
         self.counts["arrived"] += 1
         record = RequestRecord(asked, self.now)
         self.requests[asked.request_id] = record
+        self.shares.arrived(record, self.now)
         return record
 
     def place_or_pend(self, record: RequestRecord) -> None:
         """Place the request now, or queue it, or refuse it with 429 when the queue is full."""
-        found = plan_request(self._ask(record), self._loads(record), self.config)
+        ask = self._ask(record)
+        found = self.turns.why_wait(record, self.now) or plan_request(ask, self._loads(record), self.config)
         if isinstance(found, Candidate):
             self._dispatch(record, found)
             return
-        self._predict_pending(record)
+        record.prefill_s = fastest_prefill_s(ask, self.fleet, self.config)
         overflow = self.pending.overflow(record)
-        while overflow is not None and record.resumed_at is not None:
-            youngest = self.pending.youngest()
-            if youngest is None:
-                break
-            message = "overloaded: its place was needed by a request that streams already"
-            self.refuse(youngest, Overloaded(message, retry_after_s=self.retry_after_s()))
+        while overflow is not None and (victim := self.pending.victim(record)) is not None:
+            message = "overloaded: its place was needed by a request that comes first"
+            self.refuse(victim, Overloaded(message, retry_after_s=self.turns.retry_after_s(self.now)))
             overflow = self.pending.overflow(record)
         if overflow is None:
-            self.pending.add(record)
+            self.turns.wait(record, self.now)
             return
         message = f"overloaded: {overflow}; no replica could take the request at once ({found})"
-        self.refuse(record, Overloaded(message, retry_after_s=self.retry_after_s()))
+        self.refuse(record, Overloaded(message, retry_after_s=self.turns.retry_after_s(self.now)))
 
     def try_pending(self) -> None:
         """Place what can be placed of the pending requests, the most urgent first; none of them blocks another.
@@ -114,6 +114,8 @@ class Placement:
             self._try(record, yields=placed < len(punctual))
 
     def _try(self, record: RequestRecord, yields: bool) -> bool:
+        if self.turns.too_much(record, self.now):
+            return False
         if self._pass_loads is None or record.avoid:
             loads = self._loads(record)
             self._pass_loads = None if record.avoid else loads
@@ -124,6 +126,7 @@ class Placement:
             return False
         self.pending.remove(record.request_id)
         self._dispatch(record, found)
+        self.turns.looked_at(self.now)
         self._pass_loads = None
         return True
 
@@ -150,6 +153,7 @@ class Placement:
         if record.avoid_pairs and record.dispatches == self.config.max_dispatches - 1:
             record.no_handoff = may_fall_back(record.asked, self.config)  # this is its last placement
         self._leave_replicas(record)
+        self.shares.taken_back(record)
         if record.tokens_sent > 0:
             record.resumed_at = self.now
             self.counts["resumed"] += 1
@@ -184,6 +188,7 @@ class Placement:
     def prefill_finished(self, record: RequestRecord) -> None:
         """Nothing of the request is left to prefill: the prefill leg is off its replica's account."""
         record.prefill_finished = True
+        self.turns.prefilled(record, self.now)
         for replica_id in (record.replica_id, record.prefill_replica_id):
             if (replica := self.fleet.get(replica_id)) is not None:
                 replica.touch()
@@ -212,11 +217,15 @@ class Placement:
         """The request has ended, wherever it was."""
         self.pending.remove(record.request_id)
         self._leave_replicas(record)
+        self.shares.left(record, self.now)
+        self.turns.looked_at(self.now)
         record.move(RequestStatus.ENDED, why)
         del self.requests[record.request_id]
 
     def learn(self, record: RequestRecord, outcome: Outcome) -> None:
-        """Remember how long outputs are, and how good the prediction was, from requests that ended by themselves."""
+        """Remember how long outputs are, and how good the prediction was, from requests that ended by themselves; and
+        what any request took."""
+        self.shares.ended(record, outcome)
         if outcome.finish in {"stop", "length"}:
             plan = self.decisions.plan_of(record.request_id)
             if plan is not None and record.dispatches == 1:
@@ -239,11 +248,6 @@ class Placement:
     def unavailable(self, why: str) -> Unavailable:
         """503 with the configured time to try again."""
         return Unavailable(why, retry_after_s=self.config.retry_after_s)
-
-    def retry_after_s(self) -> float:
-        """When trying again is worth while: the predicted prefill time ahead, shared by the replicas that take work."""
-        ahead_s = self.pending.prefill_s + sum(record.backlog_s for record in self.fleet)
-        return max(self.config.retry_after_s, ahead_s / max(1, self.fleet.num_open))
 
     def _loads(self, record: RequestRecord) -> FleetLoads:
         return self.fleet.loads(self.now, self._expected_output(), record.avoid)
@@ -273,6 +277,7 @@ class Placement:
             found = msgspec.structs.replace(found, switch_wait_s=target.switch_wait_s(record))
             self.fleet.take_turn(target, self.now)
         here, elsewhere = legs_of(record, ask, target, giver, self.config)
+        self.turns.placed(record, ask, found)
         target.place(here, self.now, self.config)
         if giver is not None and elsewhere is not None:
             giver.announce(elsewhere)
@@ -283,12 +288,6 @@ class Placement:
         self.decisions.decide(record, self.now, plan=plan)
         if self.config.planner.enabled and record.dispatches == 1:
             self.demand.placed(plan.cached_tokens, self.now)
-
-    def _predict_pending(self, record: RequestRecord) -> None:
-        """What its prefill would take where it is done fastest."""
-        able = [replica for replica in self.fleet if not replica.draining]
-        ask = self._ask(record)
-        record.prefill_s = min((request_prefill_on(ask, replica, self.config) for replica in able), default=0.0)
 
     def _leave_replicas(self, record: RequestRecord) -> None:
         """Take the request off its replicas' accounts; harmless if one is gone or was replaced."""
