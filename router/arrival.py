@@ -22,5 +22,6 @@ def arrival_of(flight: Flight, slo: Slo, core: ClusterCore) -> ClientRequestArri
         priority=generation.priority,
         layout=generation.layout,
         on_unavailable=generation.on_unavailable,
+        key=generation.key,
         prefix=None if whole else core.name_prompt(flight.token_ids),
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import msgspec
 
 from contracts.errors import ConfigError
 from contracts.request import Slo
+from router.share_key import FairShareBy
 from scheduling.config import ClusterCoreConfig
 
 ADMIN_TOKEN_VARIABLE = "PHASESERVE_ADMIN_TOKEN"
@@ -58,6 +60,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `max_context` lowers the model's own context length when set.
     `admin_token` is what an operator's endpoints want as bearer (in the environment: `PHASESERVE_ADMIN_TOKEN`); empty:
     they are for clients on this machine only.
+    `fair_share_by` says what tells apart those among whom service is shared, see `router.share_key`.
 
     Of `shards` routers that share a port and the list `replicas`, this is number `shard`: it serves the replicas that
     `scheduling.shards` gives it, and knows of no others.
@@ -78,6 +81,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     request_deadline_s: float = 600.0
     drain_s: float = 60.0
     admin_token: str = ""
+    fair_share_by: FairShareBy = "api_key"
     shard: int = 0
     shards: int = 1
 
@@ -88,6 +92,9 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise ConfigError(f"{name} must be greater than 0", param=name)
         if self.silence_s <= self.heartbeat_s:
             raise ConfigError("silence_s must be greater than heartbeat_s", param="silence_s")
+        known = get_args(FairShareBy)
+        if self.fair_share_by not in known:
+            raise ConfigError(f"fair_share_by must be one of {', '.join(known)}", param="fair_share_by")
         if not self.replicas:
             raise ConfigError("at least one replica endpoint is needed", param="replicas")
         if not 1 <= self.shards <= len(self.replicas):

@@ -24,6 +24,7 @@ from router.generation import Endpoint, Generation
 from router.http_body import OpenBodies, read_body
 from router.intake import Intake
 from router.metrics import RouterMetrics, outcome_of_status
+from router.share_key import share_key
 from router.shown import shown_decision
 from router.token_table import TokenTable
 
@@ -136,9 +137,10 @@ def _check_room(served: Served) -> None:
 
 
 def _open(request: Request, served: Served, generation: Generation, arrived_s: float) -> Exchange:
+    key = share_key(request.headers, generation.user, served.config.fair_share_by)
     return Exchange(
         request,
-        generation,
+        msgspec.structs.replace(generation, key=key),
         arrived_s=arrived_s,
         fleet=served.fleet,
         metrics=served.metrics,

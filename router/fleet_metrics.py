@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from contracts.handoff import LinkView
 from contracts.views import ReplicaView
-from scheduling.cluster_snapshot import ClusterSnapshot, PlannerSnapshot
+from scheduling.cluster_snapshot import ClusterSnapshot, FairnessSnapshot, PlannerSnapshot
 
 _REPLICA_COUNTERS = {
     "prompt_tokens_computed": "Prompt tokens that this replica computed.",
@@ -33,6 +33,12 @@ _LINK_GAUGES = {
     "bytes_in_flight": "Granted and not acknowledged.",
     "usable": "1 when KV can be sent.",
 }
+_FAIRNESS_GAUGES = {
+    "num_keys": "Keys that are told apart now.",
+    "jain_served": "Jain's index over keys of seconds served over weight, 1 when all are equal.",
+    "jain_attained": "Jain's index over keys of the share of requests that met both targets.",
+    "longest_wait_seconds": "Longest time from an arrival to its first token, or its end without one, since the start.",
+}
 _PLANNER_GAUGES = {
     "demand_per_second": "Sequences per second that are asked for, as the planner sees it.",
     "carries_per_second": "Sequences per second that the present roles sustain within the targets, as predicted.",
@@ -46,11 +52,13 @@ class FleetMetrics(Collector):
     def __init__(self) -> None:
         self._views: list[ReplicaView] = []
         self._planner = PlannerSnapshot()
+        self._fairness = FairnessSnapshot()
 
     def show(self, snapshot: ClusterSnapshot) -> None:
         """What the next scrape tells."""
         self._views = [replica.view for replica in snapshot.replicas]
         self._planner = snapshot.planner
+        self._fairness = snapshot.fairness
 
     def collect(self) -> Iterator[Metric]:
         """As prometheus_client asks for it."""
@@ -67,6 +75,10 @@ class FleetMetrics(Collector):
         yield from self._links()
         if self._planner.enabled:
             yield from _planner(self._planner)
+        for name, text in _FAIRNESS_GAUGES.items():
+            gauge = GaugeMetricFamily(f"phaseserve_fairness_{name}", text)
+            gauge.add_metric([], getattr(self._fairness, name.replace("_seconds", "_s")))
+            yield gauge
 
     def _links(self) -> Iterator[Metric]:
         """Only between replicas of this fleet: a peer's name is a label."""

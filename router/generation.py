@@ -30,7 +30,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     `sampling.max_tokens` is the bound for every prompt. `stops` are stop strings; `logprobs` is the number of
     alternatives to report, None for no log probabilities at all. `layout` and `on_unavailable` are the client's
-    wishes, None where it leaves them to the deployment.
+    wishes, None where it leaves them to the deployment. `user` is the one that the body names, `key` the one whose fair
+    share the request is taken from.
     """
 
     endpoint: Endpoint
@@ -50,6 +51,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     layout: Layout | None = None
     on_unavailable: OnUnavailable | None = None
+    user: str = ""
+    key: str = ""
 
     def goes_by(self, request_id: str) -> bool:
         """The id of the answer, or the client's own, with which that ends."""

@@ -99,6 +99,7 @@ class Intake:
             include_usage=options is not None and bool(options.include_usage),
             continuous_usage=options is not None and bool(options.continuous_usage_stats),
             priority=fields.priority or 0,
+            user=fields.user or "",
             layout=wished_layout(fields.phaseserve),
             on_unavailable=wished_on_unavailable(fields.phaseserve),
         )

@@ -22,13 +22,20 @@ def shown_decision(decision: Decision) -> dict[str, Any]:
 
 def shown_fleet(fleet: Fleet, now: float) -> dict[str, Any]:
     """Replicas with role, state, endpoints and links; who takes turns with whom, and whose turn it is; what
-    the planner found; control endpoints that nobody answers at, and why."""
+    the planner found; how service is shared among keys; control endpoints that nobody answers at, and why."""
     snapshot = fleet.core.snapshot(now)
     replicas = [_shown_replica(fleet, replica) for replica in snapshot.replicas]
     macro_instances = [msgspec.to_builtins(macro) for macro in snapshot.macro_instances]
     missing = [{"endpoint": link.endpoint, "why_not": link.why_not} for link in fleet.links if link.replica_id is None]
     planner = msgspec.to_builtins(snapshot.planner)
-    return {"replicas": replicas, "macro_instances": macro_instances, "planner": planner, "not_joined": missing}
+    fairness = msgspec.to_builtins(snapshot.fairness)
+    return {
+        "replicas": replicas,
+        "macro_instances": macro_instances,
+        "planner": planner,
+        "fairness": fairness,
+        "not_joined": missing,
+    }
 
 
 def shown_replica(fleet: Fleet, replica_id: str, now: float) -> dict[str, Any] | None:

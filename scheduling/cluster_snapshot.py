@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+
 import msgspec
 
 from contracts.handoff import LinkView
@@ -10,8 +12,11 @@ from contracts.views import ReplicaView
 from scheduling.cluster_accuracy import LayoutAccuracy
 from scheduling.cluster_placement import Placement
 from scheduling.cluster_replica import ReplicaRecord
+from scheduling.fair_share import jain_index
 from scheduling.fleet_planner import FleetPlanner
 from scheduling.link_math import cautious_rate
+
+KEYS_SHOWN = 100
 
 
 class ReplicaSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +104,31 @@ class PlannerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     utilisation: float | None = None
 
 
+class KeyShare(msgspec.Struct, frozen=True, kw_only=True):
+    """One key since its account was opened: seconds of service, unfinished requests, predicted seconds of prefill that
+    are placed and not done, requests that ended, and those of them that met both targets."""
+
+    key: str
+    weight: float
+    served_s: float
+    unfinished: int
+    backlog_s: float
+    ended: int
+    attained: int
+
+
+class FairnessSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """How service is shared. The indices are Jain's, over the keys known: of seconds served over weight, and of the
+    share of requests that met both targets. `keys` holds the `KEYS_SHOWN` served most. `longest_wait_s`: from arrival
+    to the first token, or to the end without one."""
+
+    num_keys: int = 0
+    jain_served: float = 1.0
+    jain_attained: float = 1.0
+    longest_wait_s: float = 0.0
+    keys: tuple[KeyShare, ...] = ()
+
+
 class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The fleet at one moment. `pending_prefill_s` is the predicted prefill time of all pending requests."""
 
@@ -112,6 +142,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     roles: tuple[RoleLoad, ...] = ()
     accuracy: tuple[LayoutAccuracy, ...] = ()
     planner: PlannerSnapshot = PlannerSnapshot()
+    fairness: FairnessSnapshot = FairnessSnapshot()
 
 
 def take_snapshot(place: Placement, planner: FleetPlanner, now: float) -> ClusterSnapshot:
@@ -145,6 +176,21 @@ def take_snapshot(place: Placement, planner: FleetPlanner, now: float) -> Cluste
             carries_per_s=planner.capacity,
             utilisation=planner.utilisation,
         ),
+        fairness=_fairness(place),
+    )
+
+
+def _fairness(place: Placement) -> FairnessSnapshot:
+    accounts = list(place.shares.accounts.values())
+    ended = [account for account in accounts if account.ended]
+    most = heapq.nlargest(KEYS_SHOWN, accounts, key=lambda account: account.served_s)
+    shown = KeyShare.__struct_fields__
+    return FairnessSnapshot(
+        num_keys=len(accounts),
+        jain_served=jain_index(account.served_s / account.weight for account in ended),
+        jain_attained=jain_index(account.attained / account.ended for account in ended),
+        longest_wait_s=place.shares.longest_wait_s,
+        keys=tuple(KeyShare(**{name: getattr(account, name) for name in shown}) for account in most),
     )
 
 
