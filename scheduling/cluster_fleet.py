@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from contracts.phase import Role
 from contracts.views import ReplicaIdentity, ReplicaView
 from scheduling.cluster_replica import WHOLE, ReplicaRecord
 from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_decisions import FleetDecisions
-from scheduling.macro_instances import MacroInstances, Move
+from scheduling.fleet_index import FleetIndex, usable_links
+from scheduling.macro_instances import MacroInstance, MacroInstances, Move
 from scheduling.plan_inputs import FleetLoads, Load
 
 
@@ -18,7 +19,7 @@ class Fleet:
     """All live replicas by id, and their macro instances. Iteration is in order of id, so decisions are repeatable.
 
     Every alternating replica is in exactly one macro instance; it leaves it when it is to drain: it finishes there what
-    it has, but it takes no turns. `changes` grows whenever replicas come or go, drain or change their role.
+    it has, but it takes no turns. `changes` grows whenever replicas come or go, drain, change their role or links.
     `touched` are those that something has changed about since `take_touched`.
     """
 
@@ -32,6 +33,9 @@ class Fleet:
         self.macros = MacroInstances(config.macro)
         self.last_macro: str | None = None
         self.touched: set[str] = set()
+        self.index = FleetIndex(config.rule.level)
+        self._unsorted: set[str] = set()
+        self._smallest = (-1, 0, 0)
 
     def __iter__(self) -> Iterator[ReplicaRecord]:
         if self._in_order is None:
@@ -60,6 +64,7 @@ class Fleet:
         """Take a replica's newer view."""
         old = record.view
         if (view.role, view.draining, view.num_blocks) == (old.role, old.draining, old.num_blocks):
+            self.changes += view.role is Role.PREFILL and usable_links(view) != usable_links(old)
             record.report(view, now)
             return
         self._leave(record)
@@ -78,6 +83,7 @@ class Fleet:
         if dropped is None:
             return None
         self._in_order = None
+        self.touched.add(replica_id)
         self._leave(dropped)
         self._settle_turns(dropped, now)
         return dropped
@@ -146,35 +152,55 @@ class Fleet:
             return stale_at
         return min(stale_at, record.view_at + self._config.step_stuck_s - record.view.step_age_s)
 
-    def loads(self, now: float, reserve_tokens: int, avoid: frozenset[str] = frozenset()) -> FleetLoads:
-        """Loads of all replicas by role; of those that serve requests whole, the ones in `avoid` are left out.
+    def loads(
+        self, now: float, reserve_tokens: int, avoid: frozenset[str] = frozenset(), warm: Sequence[str] | None = None
+    ) -> FleetLoads:
+        """Loads by role; of replicas that serve requests whole, the ones in `avoid` are left out.
 
-        `reserve_tokens` is the output length expected.
+        `reserve_tokens` is the output length expected. All replicas, or with `warm` (those that have most of the prompt
+        cached) only the ones that come into question: see `scheduling.fleet_index`.
         """
+        self._sort()
+
+        def is_open(name: str) -> bool:
+            return self.closed_reason(self._records[name], now) is None
+
         by_role: dict[Role, list[Load]] = {}
         links = {}
-        for record in self:
+        few = () if warm is None else self.index.beside_turns(self._records, warm, is_open)
+        for record in self if warm is None else map(self._records.__getitem__, few):
             role = record.view.role
             if role is Role.ALTERNATING or (role in WHOLE and record.replica_id in avoid):
                 continue
             by_role.setdefault(role, []).append(self._load(record, now, reserve_tokens))
             if role is Role.PREFILL:
                 links[record.replica_id] = record.links
+        macros = self.index.macros(self.macros, self.macros.get(self.last_macro), warm, is_open)
         return FleetLoads(
-            rings=self._rings(now, reserve_tokens, avoid),
+            rings=self._rings(macros, now, reserve_tokens, avoid),
             mixed=by_role.get(Role.MIXED, ()),
             prefill=by_role.get(Role.PREFILL, ()),
             decode=by_role.get(Role.DECODE, ()),
             links=links,
         )
 
-    def _rings(self, now: float, reserve_tokens: int, avoid: frozenset[str]) -> list[list[Load]]:
-        """One ring for each macro instance, that which took the last request first."""
-        macros = list(self.macros)
-        last = self.macros.get(self.last_macro)
-        if last is not None and macros[0] is not last:
-            macros.remove(last)
-            macros.insert(0, last)
+    def _sort(self) -> None:
+        """Bring the index up to date."""
+        for replica_id in self._unsorted | self.touched:
+            self.index.update(replica_id, self._records.get(replica_id))
+        self._unsorted.clear()
+
+    def holds_anywhere(self, tokens: int, sequences: int) -> bool:
+        """Whether every replica could take a request of that size, were it empty: else all are to be looked at."""
+        if self._smallest[0] != self.changes:
+            sizes = [(r.view.num_blocks * r.view.block_size, r.identity.max_waiting) for r in self]
+            self._smallest = (self.changes, min(s[0] for s in sizes), min(s[1] for s in sizes))
+        return tokens <= self._smallest[1] and sequences <= self._smallest[2]
+
+    def _rings(
+        self, macros: Sequence[MacroInstance], now: float, reserve_tokens: int, avoid: frozenset[str]
+    ) -> list[list[Load]]:
+        """One ring for each macro instance."""
         rings = []
         for macro in macros:
             members = (self._records[name] for name in macro.rolling() if name not in avoid)
@@ -224,6 +250,7 @@ class Fleet:
     def take_touched(self) -> set[str]:
         """Ids of the replicas that something has changed about since this was last asked; some may be gone."""
         touched = set(self.touched)
+        self._unsorted |= touched
         self.touched.clear()
         return touched
 

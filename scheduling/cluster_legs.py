@@ -6,6 +6,7 @@ from scheduling.cluster_fleet import Fleet
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.cluster_requests import Leg, RequestRecord
 from scheduling.config import ClusterCoreConfig
+from scheduling.fleet_index import LIST_ALL, WARM, warmest
 from scheduling.plan_disaggregated import handoff_tokens
 from scheduling.plan_inputs import Ask
 from scheduling.plan_predict import blocks_needed, request_prefill_s
@@ -37,6 +38,10 @@ def request_prefill_on(ask: Ask, replica: ReplicaRecord, config: ClusterCoreConf
 
 
 def fastest_prefill_s(ask: Ask, fleet: Fleet, config: ClusterCoreConfig) -> float:
-    """What its prefill would take where it is done fastest."""
-    able = (replica for replica in fleet if not replica.draining)
+    """What its prefill would take where it is done fastest; in a large fleet by the fastest one and those that have
+    most of the prompt cached."""
+    listed = (
+        list(fleet) if len(fleet) <= LIST_ALL else map(fleet.get, {fleet.index.fastest(), *warmest(ask.cached, WARM)})
+    )
+    able = (replica for replica in listed if replica is not None and not replica.draining)
     return min((request_prefill_on(ask, replica, config) for replica in able), default=0.0)

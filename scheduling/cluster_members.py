@@ -40,8 +40,10 @@ def view_reported(place: Placement, event: ViewReported) -> None:
     """A heartbeat; one of an earlier process changes nothing."""
     known = place.fleet.get(event.view.replica_id)
     if known is not None and known.identity.incarnation == event.view.incarnation:
+        before = place.fleet.changes
         place.view_came(known, event.view)
-        refuse_unservable(place)
+        if place.fleet.changes != before:
+            refuse_unservable(place)
 
 
 def refuse_unservable(place: Placement) -> None:

@@ -27,7 +27,6 @@ from scheduling.cluster_availability import (
     demanded_layout,
     may_fall_back,
     ways_to_serve,
-    why_request_unservable,
     why_too_large,
 )
 from scheduling.cluster_decisions import DecisionRing
@@ -36,6 +35,7 @@ from scheduling.cluster_leases import PrefillLeases, grant
 from scheduling.cluster_legs import fastest_prefill_s, legs_of
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.cluster_requests import RequestRecord, RequestStatus
+from scheduling.cluster_shortlist import Servable, loads_for
 from scheduling.cluster_turns import Turns
 from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_decisions import FleetDecisions
@@ -55,6 +55,7 @@ class Placement:
         self.config = config
         self.fleet_decisions = FleetDecisions()
         self.fleet = Fleet(config, self.fleet_decisions)
+        self.servable = Servable(self.fleet, config)
         self.leases = PrefillLeases(config)
         self.roles = RoleChanges(config, self.fleet, self.fleet_decisions)
         self.prefixes = PrefixIndex()
@@ -116,9 +117,9 @@ class Placement:
     def _try(self, record: RequestRecord, yields: bool) -> bool:
         if self.turns.too_much(record, self.now):
             return False
-        if self._pass_loads is None or record.avoid:
+        if self._pass_loads is None or record.avoid or record.asked.prefix:
             loads = self._loads(record)
-            self._pass_loads = None if record.avoid else loads
+            self._pass_loads = None if record.avoid or record.asked.prefix else loads
         else:
             loads = self._pass_loads
         found = plan_request(self._ask(record, yields), loads, self.config)
@@ -234,7 +235,7 @@ class Placement:
 
     def why_unservable(self, record: RequestRecord) -> str | None:
         """Why waiting cannot help the request: no replica is left that could serve it as demanded. Else None."""
-        return why_request_unservable(self.fleet, record.asked, self.config)
+        return self.servable.why_not(record.asked)
 
     def too_large(self, record: RequestRecord) -> InvalidRequest | None:
         """Why no live replica could ever take the request, or None."""
@@ -250,7 +251,7 @@ class Placement:
         return Unavailable(why, retry_after_s=self.config.retry_after_s)
 
     def _loads(self, record: RequestRecord) -> FleetLoads:
-        return self.fleet.loads(self.now, self._expected_output(), record.avoid)
+        return loads_for(record, self.fleet, self.prefixes, self.now, self._expected_output())
 
     def _expected_output(self) -> int:
         return self._outputs.expect(0, self.config.output_reserve_quantile)

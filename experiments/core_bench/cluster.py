@@ -8,7 +8,7 @@ prefill replica and `PEERS` decode replicas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import thread_time_ns
 
 from contracts.cluster_io import ClientRequestArrived, ClusterEvent, ReplicaJoined, TimePassed, ViewReported
@@ -171,7 +171,11 @@ def report(sizes: Sequence[int], fleets: Sequence[str], count: int) -> None:
         for size in sizes:
             for load in LOADS:
                 bench = BenchFleet(fleet, size, saturated=load == "saturated")
-                makers = {"arrival": bench.arrival, "view": bench.view, "time": bench.time_passed}
+                makers: Mapping[str, Callable[[], ClusterEvent]] = {
+                    "arrival": bench.arrival,
+                    "view": bench.view,
+                    "time": bench.time_passed,
+                }
                 told = [value for name in EVENTS for value in quantiles(bench.measure(makers[name], count))]
                 figures = "".join(f"{value:>13.0f}" for value in told)
                 print(f"{fleet:<13}{size:>8} {load:<10}{bench.pending:>8}{figures}", flush=True)

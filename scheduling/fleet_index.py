@@ -1,0 +1,182 @@
+"""Which few replicas of a large fleet come into question, so that a decision does not look at all of them.
+
+Each group (a macro instance, or the replicas of one role) is kept in order of `room`: the prefill time that a replica
+could take now within the slack that the admission rule goes by; and in order of when a late prompt may next be forced
+upon it. Both depend on what a replica last said and was sent, never on the time, so
+only replicas that something changed about are sorted anew: O(log n) comparisons each.
+
+A group of at most `LIST_ALL` replicas is listed whole. Of a larger one come the `ROOMIEST` that are open, the
+`SOONEST` to be forced, and those that have most of the prompt cached. Of the macro instances come the one that took the
+last request, then those with the roomiest and the soonest members; each with all its members, for they take turns.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Callable, Mapping, Sequence
+from heapq import nlargest
+from itertools import islice
+
+from contracts.phase import Role
+from contracts.views import ReplicaView
+from scheduling.cluster_replica import ReplicaRecord
+from scheduling.macro_instances import MacroInstance, MacroInstances
+from scheduling.plan_predict import prompt_prefill_s
+from scheduling.plan_slack import allowed_slack_s
+
+LIST_ALL = 16
+ROOMIEST = 12
+SOONEST = 4
+RINGS = 2
+WARM = 4
+NO_STREAM_S = 1e6
+USUAL_PROMPT = 512
+GIVERS_ASKED = 64
+"""So many prefill replicas are asked for a link to one of the decode replicas that come into question."""
+
+_Entry = tuple[float, float, str]
+
+
+class FleetIndex:
+    """Replicas by role, in order of room and of when they may be forced. Ids only; `update` is told of every change.
+    `level` is that of the slack that the admission rule goes by, see `allowed_slack_s`."""
+
+    def __init__(self, level: float | None) -> None:
+        self._level = level
+        self._keys: dict[str, tuple[Role, _Entry, _Entry, _Entry]] = {}
+        self._roomy: dict[Role, list[_Entry]] = {role: [] for role in Role}
+        self._soon: dict[Role, list[_Entry]] = {role: [] for role in Role}
+        self._fast: list[_Entry] = []
+
+    def update(self, replica_id: str, record: ReplicaRecord | None) -> None:
+        """Something has changed about a replica; None: it is gone."""
+        old = self._keys.pop(replica_id, None)
+        new = None if record is None else _keys_of(record, self._level)
+        if old is not None:
+            _take_out(self._roomy[old[0]], old[1])
+            _take_out(self._soon[old[0]], old[2])
+            _take_out(self._fast, old[3])
+        if new is not None:
+            self._keys[replica_id] = new
+            insort(self._roomy[new[0]], new[1])
+            insort(self._soon[new[0]], new[2])
+            insort(self._fast, new[3])
+
+    def fastest(self) -> str | None:
+        """The replica that prefills fastest, of those not told to leave."""
+        return self._fast[0][2] if self._fast else None
+
+    def beside_turns(
+        self, records: Mapping[str, ReplicaRecord], warm: Sequence[str], is_open: Callable[[str], bool]
+    ) -> list[str]:
+        """Mixed, prefill and decode replicas that come into question, in order of id within each role. `warm` have
+        most of the prompt cached; `is_open` says whether one takes work now."""
+        takers = self._few(Role.DECODE, warm, is_open)
+        return [*self._few(Role.MIXED, warm, is_open), *self._givers(takers, records, warm, is_open), *takers]
+
+    def macros(
+        self,
+        macros: MacroInstances,
+        last: MacroInstance | None,
+        warm: Sequence[str] | None,
+        is_open: Callable[[str], bool],
+    ) -> list[MacroInstance]:
+        """The macro instances that come into question (without `warm`: all), that which took the last request (`last`)
+        first."""
+        roomy, soon = self._roomy[Role.ALTERNATING], self._soon[Role.ALTERNATING]
+        found = [] if last is None else [last]
+        if warm is None or len(roomy) <= LIST_ALL:
+            return found + [macro for macro in macros if macro is not last]
+        most = len(found) + RINGS
+        for name in islice(filter(is_open, map(_name, roomy)), ROOMIEST * RINGS):
+            if len(found) == most:
+                break
+            _note(macros.of(name), found)
+        for name in (*islice(filter(is_open, map(_name, soon)), 1), *self._of_role(Role.ALTERNATING, warm)):
+            _note(macros.of(name), found)
+        return found
+
+    def _few(self, role: Role, warm: Sequence[str], is_open: Callable[[str], bool]) -> list[str]:
+        roomy = self._roomy[role]
+        if len(roomy) <= LIST_ALL:
+            return sorted(map(_name, roomy))
+        names = set(islice(filter(is_open, map(_name, roomy)), ROOMIEST))
+        names.update(islice(filter(is_open, map(_name, self._soon[role])), SOONEST))
+        names.update(self._of_role(role, warm))
+        return sorted(names or map(_name, roomy))
+
+    def _givers(
+        self,
+        takers: Sequence[str],
+        records: Mapping[str, ReplicaRecord],
+        warm: Sequence[str],
+        is_open: Callable[[str], bool],
+    ) -> list[str]:
+        """Of many prefill replicas those with a link to one of `takers`; all where none is found soon."""
+        roomy = self._roomy[Role.PREFILL]
+        if len(roomy) <= LIST_ALL:
+            return sorted(map(_name, roomy))
+        asked = islice(filter(is_open, map(_name, roomy)), GIVERS_ASKED)
+        linked = (name for name in asked if any(taker in records[name].links for taker in takers))
+        names = {*self._of_role(Role.PREFILL, warm), *islice(linked, ROOMIEST)}
+        return sorted(names or map(_name, roomy))
+
+    def _of_role(self, role: Role, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name in self._keys and self._keys[name][0] is role]
+
+
+def warmest(cached: Mapping[str, int], count: int) -> list[str]:
+    """The replicas that have most of a prompt cached, from the tokens that each has."""
+    return nlargest(count, sorted(cached), key=lambda name: cached[name]) if cached else []
+
+
+def usable_links(view: ReplicaView) -> set[tuple[str, str]]:
+    """The processes that a replica can hand over to."""
+    return {(link.peer_id, link.peer_incarnation) for link in view.links if link.why_not is None}
+
+
+def room_s(record: ReplicaRecord, level: float | None) -> float:
+    """Upper bound of the prefill time that a replica could take now without harm, in seconds; minus infinity when it
+    can take nothing. Without running streams, or where chunks go beside them, the less backlog the better."""
+    view = record.view
+    if record.draining or record.becomes is not None:
+        return -math.inf
+    waiting = view.waiting
+    free_blocks = view.free_blocks - -(-view.waiting_tokens // view.block_size)
+    for leg in record.unacked.values():
+        waiting += leg.record.asked.num_sequences
+        free_blocks -= leg.blocks
+    busy = view.running + waiting > 0
+    full = free_blocks <= 0 or (view.role is not Role.PREFILL and view.running + waiting >= record.identity.max_running)
+    if (busy and full) or waiting >= record.identity.max_waiting:
+        return -math.inf
+    slack_s = allowed_slack_s(view, level) if view.role is Role.ALTERNATING else None
+    return (NO_STREAM_S if slack_s is None else slack_s) - record.backlog_s
+
+
+def _keys_of(record: ReplicaRecord, level: float | None) -> tuple[Role, _Entry, _Entry, _Entry]:
+    """Among replicas with the same room the one with the shorter decode step is first."""
+    name = record.replica_id
+    forced_at = math.inf if record.draining or record.becomes is not None else record.forced_at
+    return (
+        record.view.role,
+        (-room_s(record, level), record.view.decode_step_s, name),
+        (forced_at, record.backlog_s, name),
+        (prompt_prefill_s(record.view.cost, USUAL_PROMPT, USUAL_PROMPT), forced_at, name),
+    )
+
+
+def _note(macro: MacroInstance | None, found: list[MacroInstance]) -> None:
+    if macro is not None and macro not in found:
+        found.append(macro)
+
+
+def _name(entry: _Entry) -> str:
+    return entry[2]
+
+
+def _take_out(entries: list[_Entry], entry: _Entry) -> None:
+    at = bisect_left(entries, entry)
+    assert entries[at] == entry
+    del entries[at]
