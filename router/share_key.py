@@ -24,8 +24,9 @@ def share_key(headers: Mapping[str, str], user: str, by: FairShareBy) -> str:
         return f"key:{_hash(token.strip())}"
     if not user:
         return ""
+    user = user.encode("utf-8", "replace").decode("utf-8")  # half characters could not be shown
     return f"user:{user}" if len(user) <= LONGEST_USER else f"user:{_hash(user)}"
 
 
 def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]

@@ -27,7 +27,8 @@ BEARER = {"authorization": f"Bearer {SECRET}"}
 )
 def test_the_key_is_the_api_key_else_the_user(headers: dict[str, str], user: str, by: FairShareBy, begins: str) -> None:
     key = share_key(headers, user, by)
-    assert key.startswith(begins) and bool(key) == bool(begins)
+    assert key.startswith(begins)
+    assert bool(key) == bool(begins)
     assert SECRET not in key
 
 
@@ -35,8 +36,9 @@ def test_keys_are_told_apart_and_bounded_in_length() -> None:
     assert share_key(BEARER, "", "api_key") == share_key({"authorization": f"bearer {SECRET}"}, "", "api_key")
     assert share_key(BEARER, "", "api_key") != share_key({"authorization": "Bearer other"}, "", "api_key")
     long_a, long_b = (share_key({}, "x" * 10_000 + end, "user") for end in "ab")
-    assert long_a != long_b and len(long_a) < 100
-    assert share_key({}, "\ud800" * 100, "user").startswith("user:")  # JSON may hold half a character
+    assert long_a != long_b
+    assert len(long_a) < 100
+    assert share_key({}, "\ud800", "user").encode() == b"user:?"
 
 
 def test_a_setting_that_is_not_known_is_named() -> None:
