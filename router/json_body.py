@@ -55,7 +55,8 @@ def _named(message: str) -> InvalidRequest:
     if missing := _MISSING.match(text):
         name = _inside(where, missing[1])
         return InvalidRequest(f"missing required parameter: {name}", param=name)
-    return InvalidRequest(f"{where}: {text[0].lower()}{text[1:]}", param=where or None)
+    told = clip(text)  # it may repeat a value, however long
+    return InvalidRequest(f"{where}: {told[0].lower()}{told[1:]}", param=where or None)
 
 
 def _not_finite(body: bytes) -> InvalidRequest | None:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from contracts.cluster_io import ReplicaDrainRequested, RoleRequested
 from contracts.errors import PhaseServeError, UnknownReplica
 from contracts.phase import Role
+from router.client_text import clip
 from router.endpoints import READ, Served
 from router.http_body import read_body
 from router.json_body import parse_body
@@ -44,7 +45,7 @@ def build_operator_routes(served: Served) -> APIRouter:
 
     async def set_role(request: Request) -> Response:
         require_operator(request, served.config.admin_token)
-        replica_id = request.path_params["replica_id"]
+        replica_id = _addressed(served, request)
         wish = parse_body(await read_body(request, served.config.limits, served.bodies), RoleBody)
         _refuse(served, fleet.core.why_not_role(replica_id, wish.role))
         fleet.tell(RoleRequested(replica_id, wish.role, wish.pinned))
@@ -52,7 +53,7 @@ def build_operator_routes(served: Served) -> APIRouter:
 
     async def drain(request: Request) -> Response:
         require_operator(request, served.config.admin_token)
-        replica_id = request.path_params["replica_id"]
+        replica_id = _addressed(served, request)
         _refuse(served, fleet.core.why_not_drain(replica_id))
         fleet.tell(ReplicaDrainRequested(replica_id))
         return _json(shown_replica(fleet, replica_id, time.monotonic()), 202)
@@ -71,6 +72,14 @@ def _refuse(served: Served, refusal: PhaseServeError | None) -> None:
         message = f"{refusal.message}; this router is shard {config.shard} of {config.shards} and has only {own}"
         raise UnknownReplica(message, param=refusal.param)
     raise refusal
+
+
+def _addressed(served: Served, request: Request) -> str:
+    """The replica that the path names. One that is not joined is refused here: its name may be of any length."""
+    replica_id: str = request.path_params["replica_id"]
+    if served.fleet.identity_of(replica_id) is None:
+        _refuse(served, UnknownReplica(f"no replica {clip(replica_id)!r} is joined", param="replica_id"))
+    return replica_id
 
 
 def _json(value: object, status: int = 200) -> Response:

@@ -105,3 +105,18 @@ async def test_with_a_token_everybody_needs_it(
     answer = await router.http.post("/fleet/replicas/r0/role", json={"role": "mixed"}, headers=headers)
     assert answer.status_code == status
     assert TOKEN not in (await router.http.get("/fleet")).text
+
+
+@pytest.mark.parametrize(
+    ("replica_id", "role", "status"),
+    [("x" * 10_000, "mixed", 404), ("%F0%9F%98%80" * 500, "mixed", 404), ("r0", "x" * 1_000_000, 400)],
+    ids=["long name", "long name of emojis", "long role"],
+)
+async def test_what_a_wish_says_is_not_repeated_at_length(
+    fleet_of_two: Any, replica_id: str, role: str, status: int
+) -> None:
+    for act in ("role", "drain") if status == 404 else ("role",):
+        answer = await fleet_of_two.http.post(f"/fleet/replicas/{replica_id}/{act}", json={"role": role})
+        assert answer.status_code == status
+        assert len(answer.content) < 2000
+        assert answer.json()["error"]["param"] == ("replica_id" if status == 404 else "role")
