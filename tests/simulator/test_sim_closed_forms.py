@@ -20,6 +20,7 @@ PROMPT = 512
 NO_WIRE = RouterTimes(message_s=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.5])
 def test_prompts_alone_wait_as_in_an_m_d_1_queue(load: float) -> None:
     """Mean wait of M/D/1 (Pollaczek and Khinchine): load * service / (2 * (1 - load))."""
