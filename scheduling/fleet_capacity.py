@@ -29,6 +29,7 @@ from scheduling.step_cost import predict_prefill_s
 BUSIEST = 0.9
 """Above this share of its time no queue keeps a latency target."""
 HALVINGS = 24
+LEAST_S = 1e-9
 OUT_OF_REACH = 1.2
 """A target that no replica meets even alone is planned for as this multiple of what is reached alone."""
 
@@ -89,12 +90,14 @@ class _Load:
         self._context = demand.sent_tokens + demand.output_tokens / 2
         self.step_s = cost.a0
         self.per_stream_s = cost.a1 + cost.b3 + cost.b2 * self._context
-        self.prefill_s = predict_prefill_s(cost, past=0, tokens=tokens, chunk=site.prefill_chunk)
-        self.long_prefill_s = predict_prefill_s(cost, past=0, tokens=long_tokens, chunk=site.prefill_chunk)
-        self.riding_s = max(1e-9, self.prefill_s - cost.a0 * -(-tokens // site.prefill_chunk))
+        self.prefill_s = max(LEAST_S, predict_prefill_s(cost, past=0, tokens=tokens, chunk=site.prefill_chunk))
+        long_s = predict_prefill_s(cost, past=0, tokens=long_tokens, chunk=site.prefill_chunk)
+        self.riding_s = max(LEAST_S, self.prefill_s - cost.a0 * -(-tokens // site.prefill_chunk))
         alone_s = self.step_s + self.per_stream_s
         self.tpot_s = max(demand.slo.tpot_s, OUT_OF_REACH * alone_s)
         self.ttft_s = max(demand.slo.ttft_s, OUT_OF_REACH * self.prefill_s)
+        # A prompt that is late even alone is nothing to plan for.
+        self.long_prefill_s = min(long_s, self.ttft_s / OUT_OF_REACH)
 
     def serves_whole(self, rate: float, prefill_s: float) -> bool:
         """Whether one replica serves so many whole requests within both targets."""
@@ -107,7 +110,7 @@ class _Load:
         if decode_s > self.tpot_s * (1.0 - busy) or not self._fits(streams):
             return False
         left = 1.0 - decode_s / self.tpot_s  # of the time, for prefill, while the streams keep their target
-        return busy <= BUSIEST * left and self._in_time(busy / left, prefill_s, min(self.long_prefill_s, self.ttft_s))
+        return busy <= BUSIEST * left and self._in_time(busy / left, prefill_s, self.long_prefill_s)
 
     def serves_decode(self, rate: float) -> bool:
         """Whether one decode replica takes so many sequences in."""
@@ -121,10 +124,10 @@ class _Load:
     def prefill_rate(self) -> float:
         """Prompts per second of one prefill replica, their KV carried away in time."""
         link = self._site.link_bytes_per_s
-        if link is None:
+        if not link:
             return 0.0
         exposed_s = exposed_transfer_s(self._kv_bytes(), self._site.num_layers, self.prefill_s, link)
-        room_s = self.ttft_s - min(self.long_prefill_s, self.ttft_s) - exposed_s
+        room_s = self.ttft_s - self.long_prefill_s - exposed_s
         if room_s <= 0.0:
             return 0.0
         # M/D/1: a wait of T*u / (2*(1-u)) fits into the room up to this utilisation

@@ -32,6 +32,11 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
         count: int = getattr(self, role.value)
         return count
 
+    @property
+    def total(self) -> int:
+        """All replicas."""
+        return self.alternating + self.mixed + self.prefill + self.decode
+
     def in_words(self) -> str:
         """For reasons: '2 prefill + 2 decode'."""
         return " + ".join(f"{self.of_role(role)} {role}" for role in Role if self.of_role(role)) or "no replica"

@@ -19,14 +19,14 @@ from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_capacity import RoleRates, Site, role_rates, within
 from scheduling.fleet_decisions import FleetDecisions
 from scheduling.fleet_mixes import Bounds, Mix, best_mix, carried
-from scheduling.fleet_site import site_of
+from scheduling.fleet_site import decoding_now, site_of
 from scheduling.fleet_workload import Demand, DemandEstimate
 from scheduling.role_changes import RoleChanges
 
 COMFORT = 0.7
 """Below this share of what the present mix carries nothing is gained by another one."""
 NEAR_LIMIT = 0.9
-ANY_GAIN = 1.05
+ANY_GAIN = 1.1
 """Near the limit a smaller gain is worth a change."""
 BUILD_ORDER = (Role.DECODE, Role.PREFILL, Role.ALTERNATING, Role.MIXED)
 """A decode replica without a prefill replica can still serve whole requests; a prefill replica alone is no use."""
@@ -80,19 +80,23 @@ class FleetPlanner:
         if self._evaluated_at is None or now >= self._evaluated_at + config.every_s:
             self._evaluated_at = now
             self._evaluate(now)
-        if self._goal is None or (self._changed_at is not None and now < self._changed_at + config.change_every_s):
+        if (
+            self._goal is None
+            or self._goal.total != len(self._members())
+            or (self._changed_at is not None and now < self._changed_at + config.change_every_s)
+        ):
             return []
         return self._approach(now)
 
     def _evaluate(self, now: float) -> None:
         members = self._members()
+        if self._goal is not None and self._goal.total != len(members):
+            self._goal = None  # it was for the fleet as it was before a replica came or went
         site = site_of(members, self._fleet, self._config, now)
         if site is None:
             self.demand = self.capacity = self.utilisation = self._goal = None
             return
-        running = sum(record.view.running for record in members)
-        steps_s = [record.view.decode_step_s for record in members if record.view.running]
-        step_s = sum(steps_s) / len(steps_s) if steps_s else 0.0
+        running, step_s = decoding_now([record.view for record in members])
         self.demand = demand = self._estimate.at(now, running, step_s, site.cost.a1 / len(members))
         if demand is None:
             self.capacity = self.utilisation = self._goal = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from contracts.views import StepCost
+from contracts.views import ReplicaView, StepCost
 from scheduling.cluster_fleet import Fleet
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.config import ClusterCoreConfig
@@ -28,6 +28,15 @@ def site_of(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCoreC
         num_layers=layout.num_layers,
         link_bytes_per_s=link_rate(members, fleet, config, now),
     )
+
+
+def decoding_now(views: Sequence[ReplicaView]) -> tuple[int, float]:
+    """How many streams decode, and how long one of them waits for a token (harmonic mean: both together give the tokens
+    per second). Sequences whose KV is still to come do not, nor do those on replicas that only prefill."""
+    busy = [(view.running - view.receiving, view.decode_step_s) for view in views if view.decode_step_s > 0.0]
+    streams = sum(running for running, _ in busy if running > 0)
+    tokens_per_s = sum(running / step_s for running, step_s in busy if running > 0)
+    return streams, (streams / tokens_per_s if tokens_per_s > 0.0 else 0.0)
 
 
 def mean_cost(costs: Sequence[StepCost]) -> StepCost:
