@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -37,15 +37,15 @@ def measure(running: Running, options: Options, asked: Sequence[Arrival], mode: 
     running.shape(mbit_per_s)
     if mode in (Layout.DISAGGREGATED.value, AUTO):
         settle(running, mbit_per_s)
-    wait_idle(running)
+    wait_idle(running.snapshot)
     before = running.wire_bytes()
     label = f"sweep-{mode}-{mbit_per_s:g}"
     jobs = [
         Job(one.at_s, prompt_ids(one.prompt_tokens, f"{label}-{number}"), one.output_tokens, f"{label}-{number}")
         for number, one in enumerate(asked)
     ]
-    samples = asyncio.run(_send_all(_target(url, mode), jobs, asked[-1].at_s + options.grace_s))
-    snapshot = wait_idle(running)
+    samples = asyncio.run(send_all(_target(url, mode), jobs, asked[-1].at_s + options.grace_s))
+    snapshot = wait_idle(running.snapshot)
     wire_bytes = running.wire_bytes() - before
     shown = {
         decision["request_id"]: decision
@@ -74,17 +74,17 @@ def settle(running: Running, mbit_per_s: float) -> None:
     target = _target(running.fleet.url, Layout.DISAGGREGATED.value)
     while (left_s := deadline - time.monotonic()) > 0.0:
         name = f"settle-{time.monotonic_ns()}"
-        asyncio.run(_send_all(target, [Job(0.0, prompt_ids(SETTLE_TOKENS, name), 2, name)], left_s))
+        asyncio.run(send_all(target, [Job(0.0, prompt_ids(SETTLE_TOKENS, name), 2, name)], left_s))
         rates = [link["link"]["bytes_per_s"] for link in running.snapshot()["links"]]
         if rates and all(rate is not None and abs(rate / expected - 1.0) <= SETTLED for rate in rates):
             return
 
 
-def wait_idle(running: Running) -> Mapping[str, Any]:
+def wait_idle(snapshot_of: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     """Until nothing runs, waits or crosses any more. Raises `SweepError` after a minute."""
     deadline = time.monotonic() + IDLE_S
     while True:
-        snapshot = running.snapshot()
+        snapshot = snapshot_of()
         busy = [replica["replica_id"] for replica in snapshot["replicas"] if _is_busy(replica["view"])]
         if not busy and not snapshot["pending"]:
             return snapshot
@@ -102,7 +102,7 @@ def _target(url: str, mode: str) -> Target:
     return Target(url, MODEL, extra=wish)
 
 
-async def _send_all(target: Target, jobs: Sequence[Job], end_s: float) -> list[Sample]:
+async def send_all(target: Target, jobs: Sequence[Job], end_s: float) -> list[Sample]:
     """All jobs at their times; what has not ended after `end_s` is given up."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         began = time.perf_counter()

@@ -14,12 +14,13 @@ import aiohttp
 @dataclass(frozen=True, slots=True)
 class Job:
     """One request: when it is sent (seconds from the start), what it says (text, or token ids), how many tokens it asks
-    for. `request_id`, if any, is what the server may call it."""
+    for. `request_id`, if any, is what the server may call it; `key`, if any, is sent as its API key."""
 
     at_s: float
     prompt: str | list[int]
     max_tokens: int
     request_id: str = ""
+    key: str = ""
 
 
 @dataclass(slots=True)
@@ -73,6 +74,8 @@ async def send(session: aiohttp.ClientSession, target: Target, job: Job, began: 
     for name in target.drop:
         body.pop(name, None)
     headers = {"X-Request-Id": job.request_id} if job.request_id else {}
+    if job.key:
+        headers["Authorization"] = f"Bearer {job.key}"
     start = time.perf_counter()
     sample = Sample(sent_at_s=start - began)
     try:
