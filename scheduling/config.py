@@ -115,7 +115,7 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     `view_dead_s`, or with one step running for `step_stuck_s`, it keeps them off in any case.
 
     `admission` names the rule by which prompts are placed beside streams, see `scheduling.admission_rules`; the replica
-    cores must have the same.
+    cores must have the same, and the same `window_chunking` and `max_gap_s`: windows are planned as they will be cut.
 
     A request that can no longer meet its TTFT target goes where slack allows; without that it is forced upon an
     alternating replica with streams, but forced prompts get at most `forced_share` of such a replica's time.
@@ -143,6 +143,8 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     link_unmeasured_bytes_per_s: float = 12_500_000.0
     link_cost: float = 0.1
     admission: str = "min"
+    window_chunking: bool = True
+    max_gap_s: float = 1.0
     max_pending: int = 256
     max_pending_s: float = 60.0
     pending_deadline_s: float = 120.0
@@ -170,7 +172,7 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             require(getattr(self, name) >= 1, name, "must be at least 1")
         for name in (
             *("max_pending_s", "pending_deadline_s", "first_token_deadline_s", "lease_s", "view_stale_s"),
-            *("step_stuck_s", "retry_after_s", "aged_after", "link_unmeasured_bytes_per_s"),
+            *("step_stuck_s", "retry_after_s", "aged_after", "link_unmeasured_bytes_per_s", "max_gap_s"),
         ):
             require(getattr(self, name) > 0.0, name, "must be positive")
         for name in ("link_caution", "link_spread_per_s", "link_cost"):

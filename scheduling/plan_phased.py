@@ -6,10 +6,16 @@ the request. A replica passes when
 1. it is open (live, fresh view, not draining), has a free sequence slot and the KV blocks, output reserve included;
 2. backlog of its window + this prompt <= what is left of the TTFT target, the time already waited counted;
 3. the window so prolonged ends within the TTFT target of its earliest member (the switch wait counts into TTFT);
-4. backlog + this prompt <= what the slack rule allows to take from the running streams;
+4. backlog + this prompt <= what the slack rule allows to take from the running streams, and `max_gap_s`;
 5. the decode step with the new sequences stays within the TPOT target, if the target is reachable at all.
 
 That is first fit, by which our own rules differ in 4. alone; the published ones are in `scheduling.plan_published`.
+
+Windows are not planned beyond `max_gap_s`, where the replica cuts them: streams that began in a window have no slack at
+the cut, so that what is left of it advances only as fast as decode gains on the TPOT target. Where none passes, a
+prompt that no such window holds, or that has waited a quarter of its target, is prefilled in pieces where that is done
+first, if in time: the replica cuts the window where slack ends, so no stream is harmed. Else long prompts would wait
+for slack that a loaded fleet never has until they are late.
 
 An idle replica passes whenever the prompt fits its memory: nothing is gained by waiting.
 
@@ -33,9 +39,11 @@ from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
 from scheduling.plan_predict import alone_step_s, decode_step_s, phased_ttft_s, prefill_on_s
 from scheduling.plan_published import PUBLISHED
-from scheduling.plan_room import phased_candidate, room_objection, slot_objection
+from scheduling.plan_room import cut_candidate, phased_candidate, room_objection, slot_objection
 
 REASONS_SHOWN = 4
+PIECES_AFTER = 0.25
+"""In TTFT targets waited: how long a prompt waits for a window of its own, if one could ever hold it."""
 
 
 def plan_phased(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> Candidate | str:
@@ -57,6 +65,9 @@ def _first_fit(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> Can
         if why_not is None:
             return _prefer_unburdened(ask, ring[position:], config)
         objections.append(f"{load.replica_id}: {why_not}")
+    in_pieces = _first_in_pieces(ask, ring, config) if config.window_chunking else None
+    if in_pieces is not None:
+        return in_pieces
     more = f"; {len(objections) - REASONS_SHOWN} more" if len(objections) > REASONS_SHOWN else ""
     return "; ".join(objections[:REASONS_SHOWN]) + more
 
@@ -77,12 +88,30 @@ def objection(ask: Ask, load: Load, config: ClusterCoreConfig) -> str | None:
     if load.window_due_at is not None and ask.now < load.window_due_at < ask.now + window_s:
         left_s = load.window_due_at - ask.now
         return f"window {window_s:.3f} s over {left_s:.3f} s left to its first member"
+    longest_s = config.max_gap_s if config.window_chunking else max(config.max_gap_s, prefill_s)
+    if load.slack_s is not None and window_s > longest_s:
+        return f"window {window_s:.3f} s over {longest_s:.3f} s, the longest gap that a stream may have"
     if load.slack_s is not None and window_s > load.slack_s:
         return f"window {window_s:.3f} s over slack {load.slack_s:.3f} s ({config.admission})"
     step_s = decode_step_s(ask, load)
     if step_s > ask.slo.tpot_s >= alone_step_s(ask, load):
         return f"decode step {step_s:.3f} s over TPOT target {ask.slo.tpot_s:.3f} s"
     return None
+
+
+def _first_in_pieces(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> Candidate | None:
+    """Where the prompt is done first when its window is cut, in time for both targets; None if nowhere."""
+    best: Candidate | None = None
+    for load in ring:
+        fits_a_gap = prefill_on_s(ask, load, config.prefill_chunk) <= config.max_gap_s
+        if fits_a_gap and ask.waited_s < PIECES_AFTER * ask.slo.ttft_s:
+            continue
+        if load.slack_s is None or room_objection(ask, load) is not None or slot_objection(ask, load) is not None:
+            continue
+        found = cut_candidate(ask, load, config)
+        if found.meets and (best is None or found.ttft_s < best.ttft_s):
+            best = found
+    return best
 
 
 def _prefer_unburdened(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> Candidate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from contracts.views import StepCost
@@ -65,6 +66,21 @@ def phased_ttft_s(ask: Ask, load: Load, prefill_s: float) -> float:
     """TTFT from arrival on an alternating replica: waited, step in flight, backlog, own prefill."""
     step_in_flight = load.decode_step_s if load.running and not load.backlog_s else 0.0
     return ask.waited_s + step_in_flight + load.backlog_s + prefill_s
+
+
+def cut_ttft_s(ask: Ask, load: Load, prefill_s: float, max_gap_s: float) -> float:
+    """TTFT from arrival on an alternating replica that cuts its window where the slack of its streams ends.
+
+    Slack goes first, as far as one gap may last. Then each TPOT target of time holds one decode step, and prefill gets
+    the rest. Infinite where decode leaves none.
+    """
+    work_s = load.backlog_s + prefill_s
+    step_s = decode_step_s(ask, load)
+    free_s = min(work_s, max_gap_s, max(0.0, load.slack_s or 0.0))
+    share = 1.0 - step_s / ask.slo.tpot_s if ask.slo.tpot_s > step_s else 0.0
+    if work_s > free_s and share <= 0.0:
+        return math.inf
+    return ask.waited_s + step_s + free_s + ((work_s - free_s) / share if work_s > free_s else 0.0)
 
 
 def chunked_ttft_s(ask: Ask, load: Load, prefill_s: float, prefill_chunk: int) -> float:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from contracts.phase import Layout
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
-from scheduling.plan_predict import blocks_needed, decode_step_s, meets_targets, phased_ttft_s, prefill_on_s
+from scheduling.plan_predict import blocks_needed, cut_ttft_s, decode_step_s, meets_targets, phased_ttft_s, prefill_on_s
 
 
 def room_objection(ask: Ask, load: Load) -> str | None:
@@ -55,3 +57,11 @@ def phased_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Candida
         meets=meets_targets(ask, load, ttft_s, tpot_s),
         cached_tokens=ask.cached_on(load.replica_id),
     )
+
+
+def cut_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Candidate:
+    """The phased plan on one replica whose window is cut where slack ends: it harms no stream, and takes longer."""
+    whole = phased_candidate(ask, load, config)
+    ttft_s = cut_ttft_s(ask, load, whole.prefill_s, config.max_gap_s)
+    meets = meets_targets(ask, load, ttft_s, whole.tpot_s)
+    return msgspec.structs.replace(whole, ttft_s=ttft_s, harm_s=0.0, meets=meets)

@@ -52,4 +52,5 @@ def policy(name: str) -> Policy:
     if rule.greedy:
         replica["window_chunking"] = False
     layout = "phased" if rule.role is Role.ALTERNATING else "colocated"
-    return Policy(name=rule.name, role=rule.role, cluster={"admission": rule.name, "layout": layout}, replica=replica)
+    cluster = replica | {"layout": layout}
+    return Policy(name=rule.name, role=rule.role, cluster=cluster, replica=replica)
