@@ -24,14 +24,16 @@ from scheduling.step_results import offer_to_cache, take_token
 def reserve_handoffs(state: ReplicaState, now: float) -> None:
     """Reserve blocks for as many waiting sequences as there is room for, best first, and ask for their KV.
 
-    Overdue and preempted prompts that wait to be computed here have the first claim on free blocks.
+    Overdue and preempted prompts that wait to be computed here have the first claim on free blocks, unless what waits
+    for its KV has a strictly higher priority.
     """
     config = state.config
     if not state.to_receive or len(state.receiving) >= config.max_receiving or state.num_running >= config.max_running:
         return
     reserve = Reserve(state)
+    priority = max(s.request.priority for s in state.to_receive.values())
     for prompt in state.waiting.values():
-        if is_urgent(state, prompt, now):
+        if prompt.request.priority >= priority and is_urgent(state, prompt, now):
             reserve.set_aside(prompt)
     waiting = list(state.to_receive.values())
     for sequence in order_prompts(waiting, [0.0] * len(waiting), config, now):

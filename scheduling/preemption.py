@@ -1,14 +1,20 @@
 """Who gives its KV blocks back under pressure. Recompute only; swapping is a later choice of the same kind.
 
+Running sequences give way to each other when one that decodes needs a block, and to a waiting one whose request has a
+strictly higher priority when slots or blocks are taken (`give_way`). Age raises the place in the queue, never the right
+to another's blocks, and among equals nobody gives way to one that waits: else they would preempt each other in turn.
+
 Lowest priority first, then most slack, then latest arrival. A sequence already preempted `max_preemptions` times is
-chosen only if nothing else is left; `output_reserve.growth_blocks` makes sure that this does not happen. A sequence
-whose blocks belong to a transfer is never chosen: it does not grow, and its transfer ends.
+chosen only by growth, if nothing else is left; `output_reserve.growth_blocks` makes sure that this does not happen. A
+sequence whose blocks belong to a transfer is never chosen: it does not grow, and its transfer ends.
 """
 
 from __future__ import annotations
 
+from scheduling.admission import Reserve, look_up
+from scheduling.output_reserve import growth_blocks
 from scheduling.replica_state import ReplicaState
-from scheduling.sequence import Sequence
+from scheduling.sequence import Sequence, Status
 
 
 def _spare_s(sequence: Sequence, now: float) -> float:
@@ -17,11 +23,15 @@ def _spare_s(sequence: Sequence, now: float) -> float:
     return due - now
 
 
+def _preemptible(state: ReplicaState) -> list[Sequence]:
+    return [s for s in (*state.prefilling.values(), *state.decoding.values()) if not s.transfer_open]
+
+
 def choose_victim(state: ReplicaState, now: float) -> Sequence:
     """The running sequence that hurts least. There is at least one while anything decodes."""
     limit = state.config.max_preemptions
     return min(
-        (s for s in (*state.prefilling.values(), *state.decoding.values()) if not s.transfer_open),
+        _preemptible(state),
         key=lambda s: (s.preemptions >= limit, s.request.priority, -_spare_s(s, now), -s.arrived_at, s.request_id),
     )
 
@@ -37,3 +47,48 @@ def make_room_for_decodes(state: ReplicaState, now: float) -> None:
             state.preempt(choose_victim(state, now), now)
         if sequence.request_id in state.decoding:
             sequence.add_block(state.ledger.allocate(1)[0], state.layout.block_size)
+
+
+def give_way(state: ReplicaState, now: float) -> None:
+    """Make room for the first of the highest priority that waits, if sequences of lower priority are in its way.
+
+    Called between steps. Nobody is preempted when it would not be enough, and none more often than `max_preemptions`.
+    The one that room was made for is urgent from then on: it need not wait for a lease.
+    """
+    queue = (*state.waiting.values(), *state.to_receive.values())
+    priority = max((s.request.priority for s in queue), default=None)
+    if priority is None:
+        return
+    limit = state.config.max_preemptions
+    lower = [s for s in _preemptible(state) if s.request.priority < priority and s.preemptions < limit]
+    if not lower:
+        return
+    highest = (s for s in queue if s.request.priority == priority)
+    first = min(highest, key=lambda s: (s.status is not Status.PREEMPTED, s.ttft_deadline, s.request_id))
+    if not _would_be_enough(state, first, lower) or Reserve(state).admits(first, look_up(state, first)):
+        return
+    lower.sort(key=lambda s: (s.request.priority, -_spare_s(s, now), -s.arrived_at, s.request_id))
+    for victim in lower:
+        state.preempt(victim, now)
+        first.made_room = True
+        if Reserve(state).admits(first, look_up(state, first)):
+            return
+
+
+def _would_be_enough(state: ReplicaState, first: Sequence, lower: list[Sequence]) -> bool:
+    """Whether `first` could start if none of `lower` ran, as `Reserve.admits` would have it."""
+    config, ledger = state.config, state.ledger
+    gone = {s.request_id for s in lower}
+    stay = [
+        s
+        for s in (*state.prefilling.values(), *state.decoding.values(), *state.receiving.values())
+        if s.request_id not in gone
+    ]
+    if len(stay) >= config.max_running or (first.receives and len(state.receiving) >= config.max_receiving):
+        return False
+    growth = sum(growth_blocks(s, state.lengths, config, state.layout.block_size) for s in (*stay, first))
+    freed = sum(len(s.blocks) for s in lower)
+    cached = look_up(state, first)
+    free = ledger.num_free - ledger.num_unreferenced(cached) + freed
+    alone = not stay and freed + ledger.num_free == ledger.num_blocks
+    return alone or free - (state.layout.blocks_for(len(first.tokens)) - len(cached)) >= growth

@@ -40,8 +40,8 @@ class PrefillGrant:
 
 
 def is_urgent(state: ReplicaState, sequence: Sequence, now: float) -> bool:
-    """Preempted, or older than `overdue_after` TTFT targets."""
-    if sequence.preemptions or sequence.status is Status.PREEMPTED:
+    """Preempted, or given room by preempting others, or older than `overdue_after` TTFT targets."""
+    if sequence.made_room or sequence.preemptions or sequence.status is Status.PREEMPTED:
         return True
     return sequence.age_s(now) >= state.config.overdue_after * sequence.request.slo.ttft_s
 
@@ -52,7 +52,7 @@ def prompts_in_order(state: ReplicaState, now: float, *, urgent_only: bool = Fal
     if urgent_only:
         prompts = [s for s in prompts if is_urgent(state, s, now)]
     if _in_turn(state):
-        return sorted(prompts, key=lambda s: (s.status is not Status.PREEMPTED, -s.request.priority, -s.age_s(now)))
+        return sorted(prompts, key=lambda s: (-s.request.priority, s.status is not Status.PREEMPTED, -s.age_s(now)))
     ordered = order_prompts(prompts, [remaining_s(state, s) for s in prompts], state.config, now)
     if state.role is Role.PREFILL:  # what it is for comes first; a whole request is served when it is overdue or alone
         ordered.sort(key=lambda s: not s.sends and not s.guarded and not is_urgent(state, s, now))

@@ -41,20 +41,25 @@ def level_of(sequence: Sequence, config: ReplicaCoreConfig, now: float) -> int:
 def order_prompts(
     prompts: Seq[Sequence], durations_s: Seq[float], config: ReplicaCoreConfig, now: float
 ) -> list[Sequence]:
-    """The order of service: preempted ones (oldest first), then level by level Moore-Hodgson."""
+    """The order of service: level by level Moore-Hodgson. Preempted ones come before all that did not run yet, but for
+    those of strictly higher priority, which they may have been preempted for; the oldest first."""
     if len(prompts) == 1:
         return list(prompts)
-    ordered = [s for s in prompts if s.status is Status.PREEMPTED]
-    ordered.sort(key=lambda s: (-s.request.priority, s.arrived_at))
+    preempted = [s for s in prompts if s.status is Status.PREEMPTED]
+    preempted.sort(key=lambda s: (-s.request.priority, s.arrived_at))
     levels: dict[int, list[int]] = {}
     for index, sequence in enumerate(prompts):
         if sequence.status is not Status.PREEMPTED:
             levels.setdefault(level_of(sequence, config, now), []).append(index)
+    ordered: list[Sequence] = []
     start = now
     for level in sorted(levels, reverse=True):
+        lowest = min(prompts[i].request.priority for i in levels[level])
+        ordered += [s for s in preempted if s.request.priority >= lowest]
+        preempted = [s for s in preempted if s.request.priority < lowest]
         members = levels[level]
         jobs = [(prompts[i].ttft_deadline, durations_s[i]) for i in members]
         on_time, dropped = moore_hodgson(jobs, start)
         ordered += [prompts[members[i]] for i in on_time + dropped]
         start += sum(durations_s[i] for i in members)
-    return ordered
+    return ordered + preempted

@@ -48,6 +48,7 @@ from scheduling.config import ReplicaCoreConfig
 from scheduling.handoff_receiving import arriving, end_leases, lost, received, reserve_handoffs
 from scheduling.handoff_sending import end_holds, lose_link, moving, note_grant, send_failed, sent
 from scheduling.phases import note_step
+from scheduling.preemption import give_way
 from scheduling.prefix_changes import changes_of, contents_of
 from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.replica_view import view_of
@@ -121,6 +122,8 @@ class ReplicaCore:
         outputs += end_leases(state, now)
         end_holds(state, now)
         if not isinstance(event, KVArriving):  # by far the most frequent, and it makes no room
+            if state.in_flight is None:
+                give_way(state, now)
             reserve_handoffs(state, now)
         probe = state.links.next_probe(state.config, now)
         step_next = next_step(state, now) if state.in_flight is None else None

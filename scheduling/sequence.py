@@ -54,6 +54,8 @@ class Sequence:
     `capacity` is the number of positions that `blocks` cover. `deadline` is the time at which the next token is due
     (infinite until the first decode step starts the clock); `deadline - now` is the slack of design §2.
 
+    `made_room`: others of lower priority were preempted for it.
+
     `guarded`: it was accepted under an earlier role of the replica, see `scheduling.role_guard`.
 
     `sends`: its KV goes to another replica when it is computed. `receives`: its KV comes from another replica and is
@@ -94,6 +96,7 @@ class Sequence:
     receives: bool = False
     transfer_open: bool = False
     guarded: bool = False
+    made_room: bool = False
     lease_until: float = math.inf
     lease_terms: tuple[float, float, int, float] = (0.0, 0.0, 0, 0.0)
     ticket: TicketLife | None = None

@@ -77,8 +77,11 @@ def test_waiting_before_arrival_counts() -> None:
     assert waited.age_s(11.0) == 4.0
 
 
-def test_a_preempted_sequence_goes_first() -> None:
-    preempted, high = sequence("p", 2.0), sequence("h", priority=9)
+def test_a_preempted_sequence_goes_first_but_for_strictly_higher_priorities() -> None:
+    preempted, high, equal = sequence("p", 2.0), sequence("h", priority=9), sequence("e")
     preempted.move_to(Status.PREFILLING, 2.0)
     preempted.move_to(Status.PREEMPTED, 3.0)
-    assert names([high, preempted], [0.1, 5.0], 3.0) == ["p", "h"]
+    assert names([high, equal, preempted], [0.1, 0.1, 5.0], 3.0) == ["h", "p", "e"]
+    # Age raises the equal one above the high one: it does not overtake what ran already for that.
+    high.arrived_at = 1e4
+    assert names([high, equal, preempted], [0.1, 0.1, 5.0], 1e4) == ["p", "e", "h"]
