@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from contracts.handoff import LinkView
 from contracts.views import ReplicaView, StepCost
 from scheduling.cluster_fleet import Fleet
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_capacity import Site
 from scheduling.link_math import cautious_rate
+
+LOOKED_AT = 2048
+"""How many links the median is taken of at most: there are as many as pairs of replicas."""
 
 
 def site_of(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCoreConfig, now: float) -> Site | None:
@@ -52,8 +56,9 @@ def link_rate(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCor
     if able < 2:
         return None
     rates = []
-    for record in members:
-        for link in record.view.links:
+    each = max(1, LOOKED_AT // len(members))
+    for index, record in enumerate(members):
+        for link in _some(record.view.links, index * each, each):
             age_s = link.age_s + max(0.0, now - record.view_at)
             peer = fleet.get(link.peer_id)
             if link.why_not is None and peer is not None and peer.identity.incarnation == link.peer_incarnation:
@@ -61,3 +66,11 @@ def link_rate(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCor
                 if rate is not None:
                     rates.append(rate)
     return median(rates) if rates else config.link_unmeasured_bytes_per_s
+
+
+def _some(links: Sequence[LinkView], start: int, count: int) -> Sequence[LinkView]:
+    """At most `count` of them, from a place on that differs from replica to replica."""
+    if len(links) <= count:
+        return links
+    start %= len(links)
+    return (*links[start : start + count], *links[: max(0, start + count - len(links))])
