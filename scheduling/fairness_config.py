@@ -21,7 +21,7 @@ class FairnessConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     weights: dict[str, float] = {}
     forget_s: float = 60.0
     max_keys: int = 1024
-    backlog_share: float = 0.5
+    backlog_share: float = 0.05
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
