@@ -1,6 +1,6 @@
 """A heavy key beside a light one in the simulator, with and without fair shares.
 
-The fleet carries about what the light key and as much again of the heavy one ask for; the heavy key asks for `--heavy`
+Two alternating replicas serve both; the heavy key asks for `--heavy`
 times as much as the light one. Shown: attainment of the TTFT target per key, Jain's indices, the longest wait.
 
     python -m experiments.macro.fairness [--heavy 1 4 10] [--seconds 120]
