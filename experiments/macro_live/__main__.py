@@ -5,7 +5,7 @@ layout once and sends it, at each rate, requests that are the same for every lay
 TTFT and TPOT on both clocks (first token; first decode step, as EcoServe counts), switch wait, longest gap and wait,
 Jain's index over the keys' attainment, recovery after a burst, failures; `median (least-most)` over the repeats.
 
-    python -m experiments.macro_live [--layouts alternating mixed 1p1d auto] [--rates 2 6] [--repeats 3]
+    python -m experiments.macro_live [--layouts alternating mixed 1p1d auto] [--rates 2 4] [--repeats 3]
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--layouts", nargs="+", choices=tuple(LAYOUTS), default=["alternating", "mixed", "1p1d"])
     parser.add_argument("--loads", nargs="+", choices=tuple(LOADS), default=list(LOADS))
-    parser.add_argument("--rates", nargs="+", type=_positive, default=[2.0, 6.0], metavar="PER_S")
+    parser.add_argument("--rates", nargs="+", type=_positive, default=[2.0, 4.0], metavar="PER_S")
     parser.add_argument("--seconds", type=_positive, default=14.0, help="of arrivals, for each point")
     parser.add_argument("--repeats", type=int, default=3, help="each with requests of its own")
     parser.add_argument("--targets", nargs=2, type=_positive, default=[1.0, 0.1], metavar=("TTFT_S", "TPOT_S"))
