@@ -110,7 +110,9 @@ class ClusterCore:
                 place.actions += self._scaling.propose(place.fleet, place.now)
                 place.actions += place.roles.time_passed(place.now)
                 place.actions += self.planner.time_passed(place.now)
-        if isinstance(event, ViewReported | ReplicaJoined | ReplicaLost | TimePassed):
+        if isinstance(event, ViewReported):
+            place.try_pending(place.fleet.get(event.view.replica_id))
+        elif isinstance(event, ReplicaJoined | ReplicaLost | TimePassed):
             place.try_pending()
         place.actions += place.leases.renew(place.fleet, place.now)
         return place.actions
@@ -192,7 +194,8 @@ class ClusterCore:
             return  # the decode leg speaks for it now
         place.cancel(record, but=event.replica_id if record.asked.num_sequences == 1 else None)
         error, broken = error_from(event.error), event.error.code == HandoffFailed.code
-        record.refusals += not broken  # hand-offs that fail are bounded by the number of placements
+        # Failed hand-offs and replicas that are not there are bounded by the number of placements.
+        record.refusals += not broken and event.error.status != Unavailable.status
         avoid = frozenset({event.replica_id})
         if broken:
             place.counts["handoff_failures"] += 1

@@ -172,7 +172,7 @@ class Fleet:
             role = record.view.role
             if role is Role.ALTERNATING or (role in WHOLE and record.replica_id in avoid):
                 continue
-            by_role.setdefault(role, []).append(self._load(record, now, reserve_tokens))
+            by_role.setdefault(role, []).append(self.load(record, now, reserve_tokens))
             if role is Role.PREFILL:
                 links[record.replica_id] = record.links
         macros = self.index.macros(self.macros, self.macros.get(self.last_macro), warm, is_open)
@@ -204,12 +204,13 @@ class Fleet:
         rings = []
         for macro in macros:
             members = (self._records[name] for name in macro.rolling() if name not in avoid)
-            ring = [self._load(record, now, reserve_tokens) for record in members]
+            ring = [self.load(record, now, reserve_tokens) for record in members]
             if ring:
                 rings.append(ring)
         return rings
 
-    def _load(self, record: ReplicaRecord, now: float, reserve_tokens: int) -> Load:
+    def load(self, record: ReplicaRecord, now: float, reserve_tokens: int) -> Load:
+        """What placement sees of one replica."""
         load = record.kept_load(now, reserve_tokens)
         if load is None or load.closed is not None:
             closed = self.closed_reason(record, now)

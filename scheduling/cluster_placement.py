@@ -23,19 +23,14 @@ from contracts.plan import Outcome
 from contracts.views import ReplicaView
 from scheduling.cluster_accuracy import Accuracy
 from scheduling.cluster_ask import ask_of
-from scheduling.cluster_availability import (
-    demanded_layout,
-    may_fall_back,
-    ways_to_serve,
-    why_too_large,
-)
+from scheduling.cluster_availability import may_fall_back
 from scheduling.cluster_decisions import DecisionRing
 from scheduling.cluster_fleet import Fleet
 from scheduling.cluster_leases import PrefillLeases, grant
 from scheduling.cluster_legs import fastest_prefill_s, legs_of
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.cluster_requests import RequestRecord, RequestStatus
-from scheduling.cluster_shortlist import Servable, loads_for
+from scheduling.cluster_shortlist import Servable, loads_for, may_take
 from scheduling.cluster_turns import Turns
 from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_decisions import FleetDecisions
@@ -70,8 +65,7 @@ class Placement:
         self.now = 0.0
         self._outputs = OutputLengths()
         self._pass_loads: FleetLoads | None = None
-        self._ways: dict[tuple[Layout | None, bool], list[tuple[int, int]]] = {}
-        self._ways_of = 0
+        self._seen: ReplicaRecord | None = None
 
     def admit(self, asked: ClientRequestArrived) -> RequestRecord:
         """Remember a request that just arrived."""
@@ -100,13 +94,15 @@ class Placement:
         message = f"overloaded: {overflow}; no replica could take the request at once ({found})"
         self.refuse(record, Overloaded(message, retry_after_s=self.turns.retry_after_s(self.now)))
 
-    def try_pending(self) -> None:
-        """Place what can be placed of the pending requests, the most urgent first; none of them blocks another.
+    def try_pending(self, seen: ReplicaRecord | None = None) -> None:
+        """Place what can be placed of the pending requests, the most urgent first; none of them blocks another. Only
+        `seen` has changed, if that is given: whoever has no place there is not tried.
 
         While a punctual one still waits the late ones leave it what slack there is (see `plan_best_effort`).
         """
         if not len(self.pending):
             return
+        self._seen = seen
         tries = self.config.pending_tries
         punctual, late = self.pending.in_order(self.now)
         self._pass_loads = None
@@ -117,12 +113,14 @@ class Placement:
     def _try(self, record: RequestRecord, yields: bool) -> bool:
         if self.turns.too_much(record, self.now):
             return False
-        if self._pass_loads is None or record.avoid or record.asked.prefix:
-            loads = self._loads(record)
-            self._pass_loads = None if record.avoid or record.asked.prefix else loads
-        else:
-            loads = self._pass_loads
-        found = plan_request(self._ask(record, yields), loads, self.config)
+        ask = self._ask(record, yields)
+        seen = None if self._seen is None else self.fleet.load(self._seen, self.now, self._expected_output())
+        if seen is not None and not may_take(ask, seen, self.config):
+            return False
+        shared = not (record.avoid or record.asked.prefix)
+        loads = self._pass_loads if shared and self._pass_loads is not None else self._loads(record)
+        self._pass_loads = loads if shared else None
+        found = plan_request(ask, loads, self.config)
         if not isinstance(found, Candidate):
             return False
         self.pending.remove(record.request_id)
@@ -239,12 +237,7 @@ class Placement:
 
     def too_large(self, record: RequestRecord) -> InvalidRequest | None:
         """Why no live replica could ever take the request, or None."""
-        key = (demanded_layout(record.asked.layout, self.config), may_fall_back(record.asked, self.config))
-        if self._ways_of != self.fleet.changes:
-            self._ways_of, self._ways = self.fleet.changes, {}
-        if key not in self._ways:
-            self._ways[key] = ways_to_serve(self.fleet, *key)
-        return why_too_large(record.asked, self._ways[key])
+        return self.servable.too_large(record.asked)
 
     def unavailable(self, why: str) -> Unavailable:
         """503 with the configured time to try again."""

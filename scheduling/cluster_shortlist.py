@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from contracts.cluster_io import ClientRequestArrived
-from contracts.phase import Layout
-from scheduling.cluster_availability import demanded_layout, may_fall_back, why_request_unservable
+from contracts.errors import InvalidRequest
+from contracts.phase import Layout, Role
+from scheduling.cluster_availability import (
+    demanded_layout,
+    may_fall_back,
+    ways_to_serve,
+    why_request_unservable,
+    why_too_large,
+)
 from scheduling.cluster_fleet import Fleet
 from scheduling.cluster_requests import RequestRecord
 from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_index import LIST_ALL, WARM, warmest
-from scheduling.plan_inputs import FleetLoads
+from scheduling.plan_choice import plan_request
+from scheduling.plan_disaggregated import LATE_PROMPTS
+from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Load
+from scheduling.plan_room import room_objection, slot_objection
 from scheduling.prefix_index import PrefixIndex
 
 
@@ -23,13 +33,27 @@ def loads_for(
     return fleet.loads(now, reserve_tokens, record.avoid, warm)
 
 
+def may_take(ask: Ask, load: Load, config: ClusterCoreConfig) -> bool:
+    """Whether a plan for `ask` could have a part for this replica; no is certain, and far cheaper than a plan."""
+    match load.role:
+        case Role.ALTERNATING:
+            return isinstance(plan_request(ask, FleetLoads(rings=((load,),)), config), Candidate)
+        case Role.MIXED:
+            return isinstance(plan_request(ask, FleetLoads(mixed=(load,)), config), Candidate)
+        case Role.DECODE:
+            return (room_objection(ask, load) or slot_objection(ask, load)) is None
+        case Role.PREFILL:
+            return load.closed is None and (load.waiting <= LATE_PROMPTS or load.backlog_s <= ask.ttft_left_s)
+
+
 class Servable:
-    """Whether waiting can help a request, looked up anew only when replicas, roles or links have changed."""
+    """Whether a request can be served at all, looked up anew only when replicas, roles or links have changed."""
 
     def __init__(self, fleet: Fleet, config: ClusterCoreConfig) -> None:
         self._fleet = fleet
         self._config = config
-        self._known: dict[tuple[Layout | None, bool], str | None] = {}
+        self._why_not: dict[tuple[Layout | None, bool], str | None] = {}
+        self._ways: dict[tuple[Layout | None, bool], list[tuple[int, int]]] = {}
         self._known_of = -1
 
     def why_not(self, asked: ClientRequestArrived) -> str | None:
@@ -37,9 +61,19 @@ class Servable:
         fleet, config = self._fleet, self._config
         if not len(fleet) or not fleet.holds_anywhere(asked.prompt_tokens + 1, asked.num_sequences):
             return why_request_unservable(fleet, asked, config)
-        if self._known_of != fleet.changes:
-            self._known_of, self._known = fleet.changes, {}
-        key = (demanded_layout(asked.layout, config), may_fall_back(asked, config))
-        if key not in self._known:
-            self._known[key] = why_request_unservable(fleet, asked, config)
-        return self._known[key]
+        key = self._key(asked)
+        if key not in self._why_not:
+            self._why_not[key] = why_request_unservable(fleet, asked, config)
+        return self._why_not[key]
+
+    def too_large(self, asked: ClientRequestArrived) -> InvalidRequest | None:
+        """Why no live replica could ever take the request, or None."""
+        key = self._key(asked)
+        if key not in self._ways:
+            self._ways[key] = sorted(set(ways_to_serve(self._fleet, *key)))
+        return why_too_large(asked, self._ways[key])
+
+    def _key(self, asked: ClientRequestArrived) -> tuple[Layout | None, bool]:
+        if self._known_of != self._fleet.changes:
+            self._known_of, self._why_not, self._ways = self._fleet.changes, {}, {}
+        return demanded_layout(asked.layout, self._config), may_fall_back(asked, self._config)
