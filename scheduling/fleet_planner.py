@@ -28,6 +28,8 @@ COMFORT = 0.7
 NEAR_LIMIT = 0.9
 ANY_GAIN = 1.1
 """Near the limit a smaller gain is worth a change."""
+DRASTIC = 2.0
+"""A gain that is believed of the first estimates, too."""
 BUILD_ORDER = (Role.DECODE, Role.PREFILL, Role.ALTERNATING, Role.MIXED)
 """A decode replica without a prefill replica can still serve whole requests; a prefill replica alone is no use."""
 
@@ -121,7 +123,8 @@ class FleetPlanner:
             or (demand.rate > NEAR_LIMIT * now_carried and then_carried >= ANY_GAIN * now_carried)
         )
         held = self._reached_at is not None and now < self._reached_at + config.hold_s
-        if not wanted or held:
+        unsure = self._estimate.is_young(now) and then_carried < DRASTIC * now_carried
+        if not wanted or held or unsure:
             self._found = (None, 0)
             return
         mix, times = self._found

@@ -42,6 +42,10 @@ class DemandEstimate:
         self._fresh_outputs = WindowMean(window_s)
         self._began_at: float | None = None
 
+    def is_young(self, now: float) -> bool:
+        """Whether less than a window has been seen: of the outputs only the short ones have ended yet."""
+        return self._began_at is None or now < self._began_at + self._window_s
+
     def arrived(self, asked: ClientRequestArrived, now: float) -> None:
         """A request came."""
         if self._began_at is None:

@@ -87,3 +87,10 @@ def test_only_what_decodes_counts_as_decoding(cluster: Any) -> None:
     assert streams == 9
     assert streams / step_s == pytest.approx(1 / 0.01 + 8 / 0.04)
     assert decoding_now(views[:1]) == (0, 0.0)
+
+
+def test_an_estimate_is_young_for_one_window(estimate: DemandEstimate, cluster: Any) -> None:
+    assert estimate.is_young(5.0)
+    estimate.arrived(cluster.arrived("r"), 5.0)
+    assert estimate.is_young(5.0 + WINDOW_S - 0.1)
+    assert not estimate.is_young(5.0 + WINDOW_S)
