@@ -204,7 +204,7 @@ class FairShares:
 
     def _account(self, key: str, now: float) -> Account:
         account = self.accounts.get(key)
-        if account is None and len(self.accounts) >= self.config.max_keys:
+        if account is None:
             self.forget(now)
         if account is None and len(self.accounts) >= self.config.max_keys:
             key = OTHERS

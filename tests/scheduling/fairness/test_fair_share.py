@@ -87,6 +87,12 @@ def test_accounts_are_bounded_and_forgotten() -> None:
     assert shares.accounts[OTHERS].unfinished == 92
     shares.forget(100.0)
     assert len(shares.accounts) == 9  # with requests none is forgotten
+    for number in range(8):
+        shares.left(request(f"r{number}", f"k{number}"), 100.0)
+    shares.arrived(request("new", "new"), 109.0)
+    assert len(shares.accounts) == 9  # no room yet: it is one of the others
+    shares.arrived(request("newer", "newer"), 111.0)
+    assert set(shares.accounts) == {OTHERS, "newer"}
 
 
 def test_jain() -> None:
