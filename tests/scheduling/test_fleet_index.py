@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from contracts.cluster_io import Dispatch, ReplicaDrainRequested, ReplicaLost, ViewReported
 from contracts.phase import Role
 from scheduling.cluster_core import ClusterCore
+from scheduling.cluster_shortlist import may_take
 from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_index import LIST_ALL
 from scheduling.plan_choice import plan_request
@@ -97,3 +98,17 @@ def test_requests_go_to_all_replicas_of_a_large_fleet(cluster: Any) -> None:
     sent = [core.handle(cluster.arrived(f"q{number}", 100), 0.0) for number in range(SIZE)]
     went = {action.plan.replica_id for actions in sent for action in actions if isinstance(action, Dispatch)}
     assert len(went) == SIZE
+
+
+@settings(max_examples=40, deadline=None)
+@given(role=ROLES, steps=STEPS, prompt=st.integers(16, 3000), waited_s=st.floats(0.0, 2.0))
+def test_a_request_that_a_replica_may_not_take_is_not_planned_there(
+    cluster: Any, role: Role, steps: list[tuple[str, int, float, int]], prompt: int, waited_s: float
+) -> None:
+    place = _grown(cluster, role, steps).placement
+    every = place.fleet.loads(place.now, 64)
+    slo = cluster.arrived("last").slo
+    ask = Ask(now=place.now, prompt_tokens=prompt, num_sequences=1, reserve_tokens=64, slo=slo, waited_s=waited_s)
+    found = plan_request(ask, every, place.config)
+    if isinstance(found, Candidate):
+        assert may_take(ask, found.load, place.config)
