@@ -140,6 +140,18 @@ def test_refusal_by_the_only_replica_waits_for_its_next_view(cluster: Any) -> No
     assert told(core.handle(ViewReported(cluster.view("a", acked_submit_index=1)), 0.2)) == [("dispatch", "r", "a")]
 
 
+def test_replicas_that_are_not_there_count_as_placements_not_as_refusals(cluster: Any) -> None:
+    core = cluster.core("a", "b", "c", "d", max_dispatches=3)
+    core.handle(cluster.arrived("r"), 0.0)
+    gone, asked = Unavailable("cannot be reached").info(), ["a"]
+    for _ in range(2):
+        ((_, _, replica_id),) = told(core.handle(RequestRefused("r", asked[-1], gone), 0.1))
+        asked.append(replica_id)
+    assert asked[0] != asked[1] != asked[2]
+    assert told(core.handle(RequestRefused("r", asked[-1], gone), 0.2)) == [("refuse", "r", 503)]
+    assert_nothing_placed(core)
+
+
 def test_refusal_that_would_be_repeated_anywhere_reaches_the_client(cluster: Any) -> None:
     core = cluster.core("a", "b")
     core.handle(cluster.arrived("r", num_sequences=2), 0.0)
