@@ -54,7 +54,7 @@ class Overloaded:
 @pytest.mark.parametrize("high", [1, 4])
 def test_a_low_priority_is_served_within_the_stated_bound(cluster: Any, high: int) -> None:
     """Ageing puts it before all that came `d` seconds after it, d = difference x `aged_after` x TTFT target; what came
-    before that takes its prefill time over `forced_share` at most: it waits at most d + (work until d + own) / share."""
+    before that takes its prefill time over `forced_share`: it waits d + (work until d + own) / share at most."""
     fleet = Overloaded(cluster, high)
     for _ in range(10):
         fleet.round()
