@@ -146,7 +146,7 @@ def test_replicas_that_are_not_there_count_as_placements_not_as_refusals(cluster
     gone, asked = Unavailable("cannot be reached").info(), ["a"]
     for _ in range(2):
         ((_, _, replica_id),) = told(core.handle(RequestRefused("r", asked[-1], gone), 0.1))
-        asked.append(replica_id)
+        asked.append(str(replica_id))
     assert asked[0] != asked[1] != asked[2]
     assert told(core.handle(RequestRefused("r", asked[-1], gone), 0.2)) == [("refuse", "r", 503)]
     assert_nothing_placed(core)
