@@ -42,6 +42,9 @@ from scheduling.plan_reason import plan_of
 from scheduling.prefix_index import PrefixIndex
 from scheduling.role_changes import RoleChanges
 
+LOOK_FAR_S = 1.0
+"""How often the most urgent that waits is judged against all of a large fleet: not only the few likely may take it."""
+
 
 class Placement:
     """Everything the cluster core remembers, and the few moves a request can make. Actions gather in `actions`."""
@@ -66,6 +69,7 @@ class Placement:
         self._outputs = OutputLengths()
         self._pass_loads: FleetLoads | None = None
         self._seen: ReplicaRecord | None = None
+        self._looked_far_at = 0.0
 
     def admit(self, asked: ClientRequestArrived) -> RequestRecord:
         """Remember a request that just arrived."""
@@ -106,19 +110,22 @@ class Placement:
         tries = self.config.pending_tries
         punctual, late = self.pending.in_order(self.now)
         self._pass_loads = None
-        placed = sum(self._try(record, yields=False) for record in punctual[:tries])
+        if far := seen is None and self.now >= self._looked_far_at + LOOK_FAR_S:
+            self._looked_far_at = self.now
+        first = (punctual or late)[0]
+        placed = sum(self._try(record, yields=False, far=far and record is first) for record in punctual[:tries])
         for record in late[:tries]:
-            self._try(record, yields=placed < len(punctual))
+            self._try(record, yields=placed < len(punctual), far=far and record is first)
 
-    def _try(self, record: RequestRecord, yields: bool) -> bool:
+    def _try(self, record: RequestRecord, yields: bool, far: bool) -> bool:
         if self.turns.too_much(record, self.now):
             return False
         ask = self._ask(record, yields)
         seen = None if self._seen is None else self.fleet.load(self._seen, self.now, self._expected_output())
         if seen is not None and not may_take(ask, seen, self.config):
             return False
-        shared = not (record.avoid or record.asked.prefix)
-        loads = self._pass_loads if shared and self._pass_loads is not None else self._loads(record)
+        shared = not (record.avoid or record.asked.prefix or far)
+        loads = self._pass_loads if shared and self._pass_loads is not None else self._loads(record, far)
         self._pass_loads = loads if shared else None
         found = plan_request(ask, loads, self.config)
         if not isinstance(found, Candidate):
@@ -243,7 +250,9 @@ class Placement:
         """503 with the configured time to try again."""
         return Unavailable(why, retry_after_s=self.config.retry_after_s)
 
-    def _loads(self, record: RequestRecord) -> FleetLoads:
+    def _loads(self, record: RequestRecord, far: bool = False) -> FleetLoads:
+        if far:
+            return self.fleet.loads(self.now, self._expected_output(), record.avoid)
         return loads_for(record, self.fleet, self.prefixes, self.now, self._expected_output())
 
     def _expected_output(self) -> int:

@@ -39,8 +39,14 @@ def plan_colocated(ask: Ask, mixed: Sequence[Load], config: ClusterCoreConfig) -
         return "; ".join(objections[:4])
     meeting = [candidate for candidate in candidates if candidate.meets]
     if meeting:
-        return min(meeting, key=lambda candidate: (candidate.cost_s, candidate.ttft_s))
+        return min(meeting, key=lambda candidate: candidate.cost_s + _ends_after_s(ask, candidate))
     return min(candidates, key=lambda candidate: candidate.ttft_s)
+
+
+def _ends_after_s(ask: Ask, candidate: Candidate) -> float:
+    """When the request is expected to end there. By the cost to others alone a replica with the prompt in its cache,
+    where prefill costs next to nothing, would get every such request however crowded it is."""
+    return candidate.ttft_s + candidate.tpot_s * ask.reserve_tokens
 
 
 def _least_loaded(ask: Ask, mixed: Sequence[Load], config: ClusterCoreConfig) -> Candidate | str:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.cluster_io import Dispatch, ReplicaDrainRequested, ReplicaLost, ViewReported
+from contracts.cluster_io import Dispatch, ReplicaDrainRequested, ReplicaLost, TimePassed, ViewReported
 from contracts.phase import Role
 from scheduling.cluster_core import ClusterCore
 from scheduling.cluster_shortlist import may_take
@@ -112,3 +112,25 @@ def test_a_request_that_a_replica_may_not_take_is_not_planned_there(
     found = plan_request(ask, every, place.config)
     if isinstance(found, Candidate):
         assert may_take(ask, found.load, place.config)
+
+
+def test_what_no_likely_replica_takes_goes_to_an_unlikely_one_within_about_a_second(cluster: Any) -> None:
+    """The roomiest by slack are all without memory: they are listed, and the one that has some is not."""
+    core = ClusterCore(ClusterCoreConfig())
+    rich = f"r{SIZE // 2:02d}"
+    for index in range(SIZE):
+        core.handle(cluster.joined(f"r{index:02d}", role=Role.ALTERNATING), 0.0)
+
+    def report(now: float) -> None:
+        for index in range(SIZE):
+            name = f"r{index:02d}"
+            slack, free = (0.6, 500) if name == rich else (3.0, 2)
+            view = cluster.view(name, slack=slack, role=Role.ALTERNATING, free_blocks=free)
+            actions.extend(core.handle(ViewReported(view), now))
+
+    actions: list[Any] = []
+    report(0.1)
+    actions += core.handle(cluster.arrived("q", 100), 0.2)
+    for tenth in range(3, 16):
+        actions += core.handle(TimePassed(), tenth / 10)
+    assert [action.plan.replica_id for action in actions if isinstance(action, Dispatch)] == [rich]
