@@ -8,7 +8,7 @@ from statistics import median
 from contracts.handoff import LinkView
 from contracts.views import ReplicaView, StepCost
 from scheduling.cluster_fleet import Fleet
-from scheduling.cluster_replica import ReplicaRecord
+from scheduling.cluster_replica import POOLS, ReplicaRecord
 from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_capacity import Site
 from scheduling.link_math import cautious_rate
@@ -51,21 +51,26 @@ def mean_cost(costs: Sequence[StepCost]) -> StepCost:
 
 def link_rate(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCoreConfig, now: float) -> float | None:
     """The median of what links between these replicas can be counted on for, in bytes/s; what the configuration says of
-    links never measured when none was; None when no two of them could hand over."""
+    links never measured when none was; None when no two of them could hand over: no pools are built where not one link
+    is up, though those that are there may still be connecting."""
     able = sum(bool(record.identity.data_endpoints) for record in members)
     if able < 2:
         return None
-    rates = []
+    pools = {record.view.role for record in members} >= POOLS
+    up, rates = pools, []
     each = max(1, LOOKED_AT // len(members))
     for index, record in enumerate(members):
         for link in _some(record.view.links, index * each, each):
             age_s = link.age_s + max(0.0, now - record.view_at)
             peer = fleet.get(link.peer_id)
             if link.why_not is None and peer is not None and peer.identity.incarnation == link.peer_incarnation:
+                up = True
                 rate = cautious_rate(link, age_s, config.link_caution, config.link_spread_per_s)
                 if rate is not None:
                     rates.append(rate)
-    return median(rates) if rates else config.link_unmeasured_bytes_per_s
+    if rates:
+        return median(rates)
+    return config.link_unmeasured_bytes_per_s if up else None
 
 
 def _some(links: Sequence[LinkView], start: int, count: int) -> Sequence[LinkView]:
