@@ -30,6 +30,9 @@ from scheduling.admission_rules import parse_rule
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 
 DEFAULT_MODEL = "smollm2-135m"
+CORES = ("scheduling", "cluster")
+WINDOW_SETTINGS = ("window_chunking", "max_gap_s")
+"""The router plans windows as the replicas cut them."""
 SECTIONS = ("slo", "engine", "scheduling", "cluster", "transfer", "replica", "router", "simulate")
 
 
@@ -75,6 +78,8 @@ class Settings:
         if not isinstance(self.model, str) or not self.model:
             raise ConfigError("model must be a name or a path", param="model")
         self._share_admission()
+        for name in WINDOW_SETTINGS:
+            self._share(name)
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Settings:
@@ -98,7 +103,7 @@ class Settings:
     def _share_admission(self) -> None:
         """One admission rule for both cores, wherever it was written. Raises `ConfigError` where two were."""
         places = {"admission": self._tables.get("admission")}
-        for section in ("scheduling", "cluster"):
+        for section in CORES:
             places[f"{section}.admission"] = self.table(section).get("admission")
         given = {place: rule for place, rule in places.items() if rule is not None}
         if not given:
@@ -110,8 +115,17 @@ class Settings:
         if any(other != rule for other in given.values()):
             told = ", ".join(f"{name} is {value!r}" for name, value in given.items())
             raise ConfigError(f"replicas and router must have one admission rule, but {told}", param=place)
-        for section in ("scheduling", "cluster"):
+        for section in CORES:
             self._tables[section] = merge(self.table(section), {"admission": rule})
+
+    def _share(self, name: str) -> None:
+        """One value for both cores, wherever it was written. Raises `ConfigError` where two were."""
+        given = {section: self.table(section)[name] for section in CORES if name in self.table(section)}
+        if len(set(map(str, given.values()))) > 1:
+            told = ", ".join(f"{section}.{name} is {value!r}" for section, value in given.items())
+            raise ConfigError(f"replicas and router must have one {name}, but {told}", param=f"cluster.{name}")
+        for section in CORES if given else ():
+            self._tables[section] = merge(self.table(section), {name: next(iter(given.values()))})
 
     def table(self, section: str) -> dict[str, Any]:
         """One section as it was written."""
