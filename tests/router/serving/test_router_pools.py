@@ -123,15 +123,20 @@ async def test_the_first_token_does_not_wait_for_the_transfer(start_router: Any,
 
 
 async def test_a_receiver_that_leaves_the_first_token_out(start_router: Any, pools: Any, chat: Any) -> None:
-    """Although the sender has said it: who does not know the first token did not get the hand-off."""
+    """Although the sender has said it: who does not know the first token did not get the hand-off. Each placement brings
+    the sender's token, and there are three of them at most."""
     p, d = await pools("pd")
+    words = "Hello world Hello world Hello"
+    p.say(words)
+    d.say(words)
     d.say_first = False
     router = await start_router(p, d)
     answer = await router.http.post("/v1/chat/completions", json=chat(**PAIR))
     assert answer.status_code == 503
+    assert "given up after 3 replicas" in answer.json()["error"]["message"]
     d.say_first = True
     answer = await router.http.post("/v1/chat/completions", json=chat(**PAIR))
-    assert answer.json()["choices"][0]["message"]["content"] == "Hello world"
+    assert answer.json()["choices"][0]["message"]["content"] == words
     await router.wait_idle(p, d)
 
 
