@@ -123,8 +123,8 @@ async def test_the_first_token_does_not_wait_for_the_transfer(start_router: Any,
 
 
 async def test_a_receiver_that_leaves_the_first_token_out(start_router: Any, pools: Any, chat: Any) -> None:
-    """Although the sender has said it: who does not know the first token did not get the hand-off. Each placement brings
-    the sender's token, and there are three of them at most."""
+    """Although the sender has said it: who does not know the first token did not get the hand-off. Each placement
+    brings the sender's token, and there are three of them at most."""
     p, d = await pools("pd")
     words = "Hello world Hello world Hello"
     p.say(words)
