@@ -254,7 +254,9 @@ class Fleet:
             case DrainReplica(replica_id):
                 self._send(replica_id, wire.Drain())
             case ProposeReplicas(change, reason):
-                log.info("the fleet should have %+d replicas: %s", change, reason)
+                log.info(
+                    "a fleet with %d %s would do better: %s", abs(change), "more" if change > 0 else "fewer", reason
+                )
                 self._metrics.proposals.labels("more" if change > 0 else "fewer").inc()
             case RefuseRequest(request_id, error):
                 if (flight := self._flights.get(request_id)) is not None:
