@@ -65,6 +65,8 @@ class PendingQueue:
         fresh = [other for other in reversed(self._records.values()) if other.resumed_at is None]
         if not fresh or record.resumed_at is not None:
             return fresh[0] if fresh else None
+        if not self._makes_room([other for other in fresh if other.asked.priority <= record.asked.priority], record):
+            return None  # nobody is turned away in vain
         lowest = min(fresh, key=lambda other: other.asked.priority)
         if lowest.asked.priority < record.asked.priority:
             return lowest
@@ -82,6 +84,15 @@ class PendingQueue:
             return None
         after_s = held_s[theirs.key] - most.prefill_s / theirs.weight
         return most if after_s >= held_s.get(own.key, 0.0) + record.prefill_s / own.weight else None
+
+    def _makes_room(self, others: list[RequestRecord], record: RequestRecord) -> bool:
+        """Whether `record` would be within the bounds if all of `others` were gone."""
+        sequences = self.num_sequences - sum(other.asked.num_sequences for other in others)
+        prefill_s = self.prefill_s - sum(other.prefill_s for other in others)
+        return (
+            sequences + record.asked.num_sequences <= self._config.max_pending
+            and prefill_s + record.prefill_s <= self._config.max_pending_s + 1e-9
+        )
 
     def waiting_before(self, record: RequestRecord) -> bool:
         """Whether a request of no lower priority waits whose key has its turn before that of `record`."""

@@ -132,6 +132,22 @@ def test_a_full_queue_makes_room_for_a_light_key_and_for_priority(cluster: Any) 
     check_cluster_invariants(core)
 
 
+@pytest.mark.parametrize(
+    ("bounds", "changes"),
+    [({"max_pending": 8}, {"num_sequences": 9}), ({"max_pending_s": 0.25}, {"prompt_tokens": 300})],
+)
+def test_nobody_is_turned_away_for_a_request_that_would_not_fit_all_the_same(
+    cluster: Any, bounds: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    """By number or by prefill, and whatever its priority: it is refused itself, and at once."""
+    core = blocked(cluster, **bounds)
+    core.handle(cluster.arrived("low", priority=0), 0.0)
+    core.handle(cluster.arrived("equal", priority=1), 0.0)
+    actions = core.handle(cluster.arrived("large", priority=1, **changes), 0.1)
+    assert [a.request_id for a in actions if isinstance(a, RefuseRequest)] == ["large"]
+    assert core.pending_count == 2
+
+
 def test_sch9_n_counts_n_times_and_what_is_over_the_bound_is_told_when_to_come_back(cluster: Any) -> None:
     core = blocked(cluster, max_pending=8)
     core.handle(cluster.arrived("r0", num_sequences=7), 0.0)
