@@ -23,9 +23,15 @@ def run(words: list[str]) -> int:
     parser.add_argument("--id", default="", help="name in logs and metrics (default: role and process id)")
     parser.add_argument("--host", help="address the router connects to (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="control port (default: any free one, said in the log)")
+    parser.add_argument("--health-port", type=int, help="answer probes over HTTP there (default: nowhere; 0: any)")
     parser.add_argument("--engine", choices=("torch", "fake"), help="fake: deterministic tokens, for tests")
     arguments = parser.parse_args(words)
-    fixed = {"host": arguments.host, "port": arguments.port, "kind": arguments.engine}
+    fixed = {
+        "host": arguments.host,
+        "port": arguments.port,
+        "health_port": arguments.health_port,
+        "kind": arguments.engine,
+    }
     config = Settings.from_arguments(arguments).replica(
         replica_id=arguments.id or f"{arguments.role}-{os.getpid()}",
         role=Role(arguments.role),

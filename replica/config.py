@@ -80,6 +80,7 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One replica process. `port` 0 takes any free one. With `parent_pid` it ends when that process is gone.
+    On `health_port` (None: not at all, 0: any free one) of `host` it answers the probes of a supervisor over HTTP.
 
     A prefill or decode replica has a data plane, others when `transfer.enabled`: then the fleet's secret is needed.
     `roles_may_change`: it may become a prefill or decode replica later, so it has one from the start if it can; where
@@ -98,6 +99,7 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     loop: LoopConfig = LoopConfig()
     transfer: TransferConfig = TransferConfig()
     roles_may_change: bool = False
+    health_port: int | None = None
     parent_pid: int = 0
 
     @property
@@ -115,8 +117,9 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ConfigError(f"replica_id must be printable text, but is {self.replica_id!r}", param="replica_id")
         if not self.host:
             raise ConfigError("host is empty", param="host")
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port must lie between 0 and 65535, but is {self.port}", param="port")
+        for name, port in (("port", self.port), ("health_port", self.health_port or 0)):
+            if not 0 <= port <= 65535:
+                raise ConfigError(f"{name} must lie between 0 and 65535, but is {port}", param=name)
         if self.hands_over and len(self.transfer.secret) < MIN_SECRET_CHARS:
             raise ConfigError(
                 f"a replica that hands KV over needs the fleet's secret, at least {MIN_SECRET_CHARS} characters, the"

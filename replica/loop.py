@@ -62,6 +62,21 @@ class ReplicaLoop:
         self._ended = asyncio.Event()
         self._end_reason = ""
 
+    def stalled(self) -> str | None:
+        """None while there is progress, else why not."""
+        began_s = self._performer.step_began_s
+        if began_s is None or time.monotonic() - began_s <= self._config.step_overdue_s:
+            return None
+        return f"the engine's step runs for {time.monotonic() - began_s:.1f} s"
+
+    def not_ready(self) -> str | None:
+        """None while a new request would be accepted, else why not."""
+        if self._shutdown.draining or self._shutdown.stopping or self._ended.is_set():
+            return f"on its way out ({self._shutdown.reason})"
+        if self._transfer is not None and not self._transfer.running():
+            return "the data plane is gone"
+        return self.stalled()
+
     async def run(self) -> str:
         """Serve until the end and say why it came. Raises what broke the loop; routers were told either way."""
         parts = [self._receive, self._step, self._tick]

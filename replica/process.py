@@ -24,6 +24,7 @@ from replica.channel import RouterChannel
 from replica.config import ReplicaConfig
 from replica.data_plane import data_plane
 from replica.engine_thread import EngineThread
+from replica.health import Health, health_server
 from replica.load import LoadedEngine, load_engine
 from replica.loop import ReplicaLoop
 from replica.phases import Phases
@@ -59,8 +60,10 @@ async def _process(config: ReplicaConfig) -> tuple[int, bool]:
     shutdown.listen_to_signals(asyncio.get_running_loop())
     watch = asyncio.create_task(shutdown.watch_parent(config.parent_pid)) if config.parent_pid else None
     thread = EngineThread()
+    health = Health()
     try:
-        code = await _serve(config, thread, shutdown)
+        async with health_server(health, config.host, config.health_port):
+            code = await _serve(config, thread, shutdown, health)
     except (ModelError, ConfigError) as error:
         log.error("replica %s does not start: %s", config.replica_id, error)
         code = EXIT_REFUSED
@@ -72,7 +75,7 @@ async def _process(config: ReplicaConfig) -> tuple[int, bool]:
     return code, thread.close(ENGINE_END_S)
 
 
-async def _serve(config: ReplicaConfig, thread: EngineThread, shutdown: Shutdown) -> int:
+async def _serve(config: ReplicaConfig, thread: EngineThread, shutdown: Shutdown, health: Health) -> int:
     loaded = await _load(config, thread, shutdown)
     if loaded is None:
         log.info("replica %s ended while it was loading: %s", config.replica_id, shutdown.reason)
@@ -80,7 +83,7 @@ async def _serve(config: ReplicaConfig, thread: EngineThread, shutdown: Shutdown
     gc.collect()
     gc.freeze()  # the model is here for good: no collection during a step walks through it
     async with data_plane(config, loaded.engine, _identity(config, loaded)) as (identity, transfer):
-        await _serve_routers(config, loaded, thread, shutdown, identity, transfer)
+        await _serve_routers(config, loaded, thread, shutdown, health, identity, transfer)
     closing = thread.call(loaded.engine.close)
     await asyncio.wait({closing}, timeout=ENGINE_END_S)
     if closing.done():
@@ -93,6 +96,7 @@ async def _serve_routers(
     loaded: LoadedEngine,
     thread: EngineThread,
     shutdown: Shutdown,
+    health: Health,
     identity: ReplicaIdentity,
     transfer: Transfer | None,
 ) -> None:
@@ -102,6 +106,7 @@ async def _serve_routers(
         routers = Routers(channel, config.loop.max_routers)
         core = _core(config, loaded)
         loop = ReplicaLoop(config.loop, identity, core, phases, thread, routers, shutdown, transfer)
+        health.serving(loop.stalled, loop.not_ready)
         _announce(config, loaded, channel.endpoint)
         reason = await loop.run()
         log.info("replica %s ended: %s; %s", config.replica_id, reason, phases.summary())
