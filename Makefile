@@ -39,7 +39,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev,bench]"
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev,bench,sweep]"
 	$(PIP) install --quiet --constraint constraints.txt --no-deps $(TRANSPORTS) || echo "no UCX or NIXL: tests of these transports are skipped"
 	touch $@
 
