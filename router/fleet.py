@@ -53,11 +53,11 @@ from router.generation import Generation
 from router.handoff_metrics import HandoffEnd
 from router.handshake import why_not_served
 from router.metrics import RouterMetrics
-from router.peers import PeerLists
 from router.placements import Placements
 from router.replica_link import ReplicaLink
 from router.token_table import TokenTable
 from scheduling.cluster_core import ClusterCore
+from scheduling.peer_lists import PeerLists
 from scheduling.shards import shard_of
 
 log = logging.getLogger("phaseserve.router")
@@ -84,6 +84,7 @@ class Fleet:
                 owner=self,
                 heartbeat_s=config.heartbeat_s,
                 silence_s=config.silence_s,
+                control_secret=config.control_secret,
             )
             for endpoint in shard_of(config.replicas, config.shard, config.shards)
         ]
@@ -284,7 +285,7 @@ class Fleet:
 
     def _tell_peers(self) -> None:
         for replica_id, peers in self._peers.news():
-            self._send(replica_id, peers)
+            self._send(replica_id, wire.Peers(peers=peers))
 
     def _fail(self, flight: Flight, error: PhaseServeError) -> None:
         self._placements.end([flight], HandoffEnd.FAILED)

@@ -34,11 +34,11 @@ from contracts.prefixes import PrefixChange
 from contracts.replica_io import SequenceOutput
 from contracts.views import ReplicaView
 from scheduling.cluster_core import ClusterCore
+from scheduling.peer_lists import PeerLists
 from simulator.clock import Clock
 from simulator.deliveries import Deliveries
 from simulator.flight import Flight
 from simulator.observer import Observer, RouterTimes
-from simulator.peers import PeerLists
 from simulator.placements import Placements
 from simulator.replica import SimulatedReplica
 from simulator.transfers import Body

@@ -1,4 +1,4 @@
-"""Who may send KV to whom: every replica that computes prompts for others is told who decodes.
+"""Who may send KV to whom: every replica that computes prompts for others is told who decodes. Live and simulated.
 
 Where roles may change, replicas that serve requests whole are told of a few others too: what a hand-off between two of
 them would cost is measured before anybody decides to have one. And whoever was told of once stays told of while it
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from contracts import wire
 from contracts.handoff import Peer
 from contracts.phase import Role
 from contracts.views import ReplicaIdentity
@@ -24,7 +23,7 @@ class Known:
 
     identity: ReplicaIdentity
     role: Role
-    told: wire.Peers | None = None
+    told: tuple[Peer, ...] | None = None
 
 
 class PeerLists:
@@ -55,14 +54,14 @@ class PeerLists:
         """A view says that it is another now."""
         self._known[replica_id].role = role
 
-    def news(self) -> list[tuple[str, wire.Peers]]:
+    def news(self) -> list[tuple[str, tuple[Peer, ...]]]:
         """The lists that replicas have to be told now, each the whole list of its peers."""
         told = []
         for replica_id, known in self._known.items():
             names = peers_of(replica_id, self._known)
             if names is None:
                 continue
-            peers = wire.Peers(peers=tuple(_peer(self._known[name].identity) for name in names))
+            peers = tuple(_peer(self._known[name].identity) for name in names)
             if peers != known.told:
                 known.told = peers
                 told.append((replica_id, peers))
@@ -78,7 +77,7 @@ def peers_of(replica_id: str, known: Mapping[str, Known]) -> list[str] | None:
     """
     me = known[replica_id]
     reachable = {name for name, other in known.items() if other.identity.data_endpoints and name != replica_id}
-    before = () if me.told is None else me.told.peers
+    before = me.told or ()
     names = {
         peer.replica_id
         for peer in before

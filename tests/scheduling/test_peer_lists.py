@@ -6,7 +6,7 @@ from contracts.kv import Fingerprint, KVLayout
 from contracts.model import ModelSpec
 from contracts.phase import Role
 from contracts.views import ReplicaIdentity
-from router.peers import PeerLists
+from scheduling.peer_lists import PeerLists
 
 LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=8, block_size=16, dtype="float32")
 
@@ -41,7 +41,7 @@ def identity(replica_id: str, incarnation: str = "i1", *, can_take: bool = True)
 
 
 def told(lists: PeerLists) -> dict[str, list[tuple[str, str]]]:
-    return {to: [(peer.replica_id, peer.incarnation) for peer in message.peers] for to, message in lists.news()}
+    return {to: [(peer.replica_id, peer.incarnation) for peer in peers] for to, peers in lists.news()}
 
 
 def test_each_prefill_replica_knows_every_decode_replica() -> None:
