@@ -49,6 +49,9 @@ class ClockStats:
             attained=self.attained / of,
             ttft_attained=self.ttft_attained / of,
             tpot_attained=self.tpot_attained / of,
+            met_p50=self.attained / of >= 0.5,
+            met_p90=self.attained / of >= 0.9,
+            met_p99=self.attained / of >= 0.99,
         )
 
 

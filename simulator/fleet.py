@@ -20,6 +20,7 @@ from simulator.machine import Machine, identity_of
 from simulator.replica import SimulatedReplica
 from simulator.router import SimulatedRouter
 from simulator.scenario import Group, Scenario
+from simulator.timeline import Timeline
 from simulator.transfers import DataPlane
 from simulator.workload import Arrival
 
@@ -42,8 +43,11 @@ class Place:
 class SimulatedFleet:
     """Builds the fleet of a scenario and performs its changes."""
 
-    def __init__(self, scenario: Scenario, clock: Clock, collector: Collector, random: Random) -> None:
+    def __init__(
+        self, scenario: Scenario, clock: Clock, collector: Collector, random: Random, timeline: Timeline | None = None
+    ) -> None:
         self.scenario = scenario
+        self._timeline = timeline
         self.clock = clock
         self.network = Network(clock, scenario.latency_s)
         self.plane = DataPlane(clock, self.network)
@@ -135,6 +139,7 @@ class SimulatedFleet:
             believed=self._costs[id(group)],
             steps=NoisySteps(group.cost, group.noise, Random(self._random.getrandbits(64))),
             heartbeat_s=self.scenario.heartbeat_s,
+            timeline=self._timeline,
         )
         body = SimulatedReplica(machine, self.clock, self.plane, self.router)
         self.clock.after(2.0 * self.scenario.router.message_s, self._hello, body)

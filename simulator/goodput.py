@@ -25,12 +25,14 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
-    """`goodput` is the highest rate with at least `share` attained (0: none), `dips` are lower ones without."""
+    """`goodput` is the highest rate with at least `share` attained (0: none), `dips` are lower ones without;
+    `goodput_ecoserve` and `dips_ecoserve` by EcoServe's clock."""
 
     share: float
     goodput: float
     goodput_ecoserve: float
     dips: tuple[float, ...]
+    dips_ecoserve: tuple[float, ...]
     points: tuple[Point, ...]
 
 
@@ -53,14 +55,21 @@ def goodput_of(points: Iterable[Point], share: float) -> Goodput:
     known = tuple(points)
     if not known:
         raise ConfigError("a scan needs one rate or more", param="rates")
-    goodput = max((point.rate for point in known if point.attained >= share), default=0.0)
+    usual = [(point.rate, point.attained >= share) for point in known]
+    ecoserve = [(point.rate, point.attained_ecoserve >= share) for point in known]
+    goodput, goodput_ecoserve = _highest(usual), _highest(ecoserve)
     return Goodput(
         share=share,
         goodput=goodput,
-        goodput_ecoserve=max((point.rate for point in known if point.attained_ecoserve >= share), default=0.0),
-        dips=tuple(point.rate for point in known if point.rate < goodput and point.attained < share),
+        goodput_ecoserve=goodput_ecoserve,
+        dips=tuple(rate for rate, met in usual if rate < goodput and not met),
+        dips_ecoserve=tuple(rate for rate, met in ecoserve if rate < goodput_ecoserve and not met),
         points=known,
     )
+
+
+def _highest(seen: Iterable[tuple[float, bool]]) -> float:
+    return max((rate for rate, met in seen if met), default=0.0)
 
 
 def at_rate(scenario: Scenario, rate: float) -> Scenario:

@@ -10,6 +10,7 @@ from contracts.phase import Role
 from contracts.views import ReplicaIdentity, StepCost
 from scheduling.config import ReplicaCoreConfig
 from simulator.cost import NoisySteps
+from simulator.timeline import Timeline
 from simulator.transfers import TRANSPORT
 
 
@@ -24,6 +25,7 @@ class Machine:
     believed: StepCost
     steps: NoisySteps
     heartbeat_s: float
+    timeline: Timeline | None = None
 
 
 def identity_of(

@@ -224,6 +224,8 @@ class SimulatedReplica:
 
     def _run(self, batch: Batch) -> None:
         duration_s = self.engine.duration_s(batch)
+        if self.machine.timeline is not None:
+            self.machine.timeline.ran(self.replica_id, self._clock.now, duration_s, batch.phase)
         if batch.phase is not Phase.DECODE and len(self._plane):
             for chunk in batch.chunks:
                 end = chunk.start + len(chunk.token_ids)

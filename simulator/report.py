@@ -13,6 +13,8 @@ class Clocks(msgspec.Struct, frozen=True, kw_only=True):
 
     `attained` counts requests that were refused or failed as missed. `usual`: TTFT ends with the first token, TPOT is
     the mean gap after it. `ecoserve`: the switch wait belongs to TTFT, and TPOT begins after it (EcoServe §4.1).
+    `met_p50`, `met_p90`, `met_p99`: whether that share of the requests was within both (design §2's attainment
+    quantiles; without a request it was not).
     """
 
     ttft_s: Summary
@@ -20,6 +22,9 @@ class Clocks(msgspec.Struct, frozen=True, kw_only=True):
     attained: float
     ttft_attained: float
     tpot_attained: float
+    met_p50: bool
+    met_p90: bool
+    met_p99: bool
 
 
 class ClassReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,11 +75,13 @@ class RoleChange(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """One run. Times in seconds, rates per second; requests that arrived in the warm-up are not in the statistics.
 
-    `switch_wait_s`; `itl_s`: each gap between tokens; `longest_gap_s`: of each request; `queue_s`: at the replica;
-    `longest_wait_s`: arrival to first token or refusal. `prediction_error`: |predicted - real| / real of TTFT, of
-    requests that stayed where they were placed; `prediction_bias`: mean of (predicted - real) / real. `refused` by HTTP
-    status, `layouts` by name. `jain_tokens` over keys: tokens served per token asked for; `jain_attained`: attained
-    share. `recovery_s`: the longest time for which the attainment of arrival windows stayed below `recovery_below`.
+    `throughput`: answered per second; `attained_per_s`: of these, those within both targets by the usual clock (what
+    a scan over rates makes of it is `simulator.goodput`). `itl_s`: each gap between tokens; `longest_gap_s`: of each
+    request; `queue_s`: at the replica; `longest_wait_s`: arrival to first token or refusal. `prediction_error`:
+    |predicted - real| / real of TTFT, of requests that stayed where they were placed; `prediction_bias`: mean of
+    (predicted - real) / real. `refused` by HTTP status, `layouts` by name. `jain_tokens` over keys: tokens served per
+    token asked for; `jain_attained`: attained share. `recovery_s`: the longest time for which the attainment of
+    arrival windows stayed below `recovery_below`.
     """
 
     seed: int
@@ -84,6 +91,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, int]
     rate: float
     throughput: float
+    attained_per_s: float
     output_tokens_per_s: float
     usual: Clocks
     ecoserve: Clocks

@@ -42,6 +42,7 @@ def report_of(run: Ran, ended_at: float) -> Report:
         refused=dict(sorted(seen.refused.items())),
         rate=run.num_opened / arriving_s,
         throughput=everything.finished / counted_s,
+        attained_per_s=everything.usual.attained / counted_s,
         output_tokens_per_s=seen.output_tokens / counted_s,
         usual=everything.usual.clocks(everything.ended),
         ecoserve=everything.ecoserve.clocks(everything.ended),

@@ -24,6 +24,7 @@ from simulator.fleet import SimulatedFleet
 from simulator.report import Report
 from simulator.reporting import report_of
 from simulator.scenario import Scenario
+from simulator.timeline import Timeline
 from simulator.workload import Arrival, draw
 
 _SETTLE_S = 120.0
@@ -36,24 +37,24 @@ class Unfinished(PhaseServeError):
     code = "unfinished"
 
 
-def simulate(scenario: Scenario) -> Report:
-    """Run it. The same scenario gives the same report, byte for byte.
+def simulate(scenario: Scenario, timeline: Timeline | None = None) -> Report:
+    """Run it. The same scenario gives the same report, byte for byte. `timeline` writes down the replicas' phases.
 
     Raises `ConfigError` for a change to a replica that never was, `Unfinished` when requests are left after the
     scenario's patience, `AssertionError` when one of the cores broke what must always hold.
     """
-    return Run(scenario).finish()
+    return Run(scenario, timeline).finish()
 
 
 class Run:
     """A scenario under way, for those who want to look inside: `fleet`, `clock`, `collector`."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, timeline: Timeline | None = None) -> None:
         self.scenario = scenario
         self.clock = Clock()
         self.collector = Collector(self.clock, scenario.warmup_s, scenario.window_s)
         seeds = Random(scenario.seed)
-        self.fleet = SimulatedFleet(scenario, self.clock, self.collector, Random(seeds.getrandbits(64)))
+        self.fleet = SimulatedFleet(scenario, self.clock, self.collector, Random(seeds.getrandbits(64)), timeline)
         self.num_opened = 0
         self.last_arrival_s = 0.0
         self._arrivals: Iterator[Arrival] = draw(scenario.workload, Random(seeds.getrandbits(64)), scenario.start_s)
