@@ -23,13 +23,6 @@ from scheduling.fleet_site import decoding_now, site_of
 from scheduling.fleet_workload import Demand, DemandEstimate
 from scheduling.role_changes import RoleChanges
 
-COMFORT = 0.7
-"""Below this share of what the present mix carries nothing is gained by another one."""
-NEAR_LIMIT = 0.9
-ANY_GAIN = 1.1
-"""Near the limit a smaller gain is worth a change."""
-DRASTIC = 2.0
-"""A gain that is believed of the first estimates, too."""
 BUILD_ORDER = (Role.DECODE, Role.PREFILL, Role.ALTERNATING, Role.MIXED)
 """A decode replica without a prefill replica can still serve whole requests; a prefill replica alone is no use."""
 
@@ -119,11 +112,11 @@ class FleetPlanner:
                 return  # on the way; another goal would have to wait until this one is reached
             self._goal = None
         wanted = best != present and (
-            (demand.rate > COMFORT * now_carried and then_carried >= config.gain * now_carried)
-            or (demand.rate > NEAR_LIMIT * now_carried and then_carried >= ANY_GAIN * now_carried)
+            (demand.rate > config.comfort * now_carried and then_carried >= config.gain * now_carried)
+            or (demand.rate > config.near_limit * now_carried and then_carried >= config.any_gain * now_carried)
         )
         held = self._reached_at is not None and now < self._reached_at + config.hold_s
-        unsure = self._estimate.is_young(now) and then_carried < DRASTIC * now_carried
+        unsure = self._estimate.is_young(now) and then_carried < config.drastic * now_carried
         if not wanted or held or unsure:
             self._found = (None, 0)
             return

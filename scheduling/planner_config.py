@@ -13,6 +13,10 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     Every `every_s` the best role mix is computed from the last `window_s` of arrivals. It is approached when it would
     carry `gain` times what the present one does (1.2: a fifth more), in `confirm` evaluations in a row, one replica at
     a time, at least `change_every_s` apart. For `hold_s` after a mix was reached no other is looked for.
+
+    Below the share `comfort` of what the present mix carries nothing is gained by another one. Above the share
+    `near_limit` a gain of `any_gain` is worth a change, too. Before a whole window was seen only a gain of `drastic`
+    is believed.
     """
 
     enabled: bool = False
@@ -22,10 +26,17 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     confirm: int = 2
     change_every_s: float = 1.0
     hold_s: float = 10.0
+    comfort: float = 0.7
+    near_limit: float = 0.9
+    any_gain: float = 1.1
+    drastic: float = 2.0
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
         for name in ("every_s", "window_s", "change_every_s", "hold_s"):
             require(getattr(self, name) > 0.0, f"planner.{name}", "must be positive")
-        require(self.gain >= 1.0, "planner.gain", "must be at least 1")
+        for name in ("gain", "any_gain", "drastic"):
+            require(getattr(self, name) >= 1.0, f"planner.{name}", "must be at least 1")
+        require(self.comfort >= 0.0, "planner.comfort", "must not be negative")
+        require(self.near_limit >= self.comfort, "planner.near_limit", "must be at least planner.comfort")
         require(self.confirm >= 1, "planner.confirm", "must be at least 1")

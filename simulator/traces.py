@@ -28,19 +28,26 @@ class TraceRow(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`path` of a trace. Its time runs `speed` times as fast; `repeat` plays it again and again."""
+    """`path` of a trace. Its time runs `speed` times as fast; `repeat` plays it again and again.
+
+    Of its requests in order of time the first `skip` are left out, and `most` are taken (0: all of them).
+    """
 
     path: str
     speed: float = 1.0
     repeat: bool = False
+    skip: int = 0
+    most: int = 0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.speed < math.inf:
             raise ConfigError("trace.speed must be positive", param="trace.speed")
+        if self.skip < 0 or self.most < 0:
+            raise ConfigError("trace.skip and trace.most must not be negative", param="trace.skip")
 
     def rows(self) -> Iterator[TraceRow]:
         """In order of time, with the time scaled. Raises `ConfigError` naming file, line and column."""
-        rows = read_trace(Path(self.path))
+        rows = self._part(read_trace(Path(self.path)))
         length_s = rows[-1].at_s * (1.0 + 1.0 / max(1, len(rows) - 1))
         lap = 0
         while True:
@@ -49,6 +56,15 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if not self.repeat or length_s <= 0.0:
                 return
             lap += 1
+
+    def _part(self, rows: list[TraceRow]) -> list[TraceRow]:
+        """What `skip` and `most` leave, from time zero on."""
+        if not self.skip and not self.most:
+            return rows
+        part = rows[self.skip : self.skip + self.most if self.most else None]
+        if not part:
+            raise ConfigError(f"trace {self.path} has only {len(rows)} requests", param="trace.skip")
+        return [msgspec.structs.replace(row, at_s=row.at_s - part[0].at_s) for row in part]
 
 
 def read_trace(path: Path) -> list[TraceRow]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
 from itertools import islice, pairwise
@@ -82,6 +83,16 @@ def test_an_azure_trace_is_read_and_played_faster(tmp_path: Path) -> None:
     assert [(arrival.output_tokens, arrival.max_tokens) for arrival in arrivals] == [(10, 16), (8, 16)]
 
 
+def test_a_part_of_a_trace_begins_at_zero_and_keeps_its_gaps(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    rows = [{"timestamp": 1000 * number, "input_length": 10 + number, "output_length": 1} for number in range(5)]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    part = list(Trace(path=str(path), skip=2, most=2, speed=2.0).rows())
+    assert [(row.at_s, row.prompt_tokens) for row in part] == [(0.0, 12), (0.5, 13)]
+    with pytest.raises(ConfigError, match="only 5 requests"):
+        next(Trace(path=str(path), skip=5).rows())
+
+
 def test_a_mooncake_trace_shares_what_its_hashes_share(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     line = '{"timestamp": %d, "input_length": 1500, "output_length": 20, "hash_ids": [%s]}\n'
@@ -125,22 +136,7 @@ def shape(*prefill: tuple[int, int], decodes: int = 0, context: int = 0) -> Step
     return made
 
 
-LLAMA_30B_L20 = Roofline(
-    peak_flop_s=4 * 119.5e12,
-    memory_bytes_s=4 * 864e9,
-    active_params=32.5e9,
-    weight_bytes=65e9,
-    kv_bytes_per_token=1_597_440,
-    attention_flop=4.0 * 60 * 52 * 128,
-    compute_share=0.47,
-)
-
-
-def test_a_roofline_gives_the_published_prefill_rate() -> None:
-    """EcoServe table 3: Llama-30B on eight L20 (two instances of TP4) prefills 6,584.6 tokens a second."""
-    chunk = 512
-    rate = chunk / LLAMA_30B_L20.step_s(shape((0, chunk)))
-    assert 2 * rate == pytest.approx(6584.6, rel=0.05)
+LLAMA_30B_L20 = Roofline(model="llama-30b", hardware="l20", tp=4)
 
 
 def test_a_roofline_is_bound_by_memory_in_decode_and_by_compute_in_prefill() -> None:
@@ -202,7 +198,7 @@ def test_wrong_settings_are_named() -> None:
     with pytest.raises(ConfigError, match=r"cost\.a0 must not be negative"):
         Fitted(a0=-1.0, a1=0.1)
     with pytest.raises(ConfigError, match="peak_flop_s must be positive"):
-        Roofline(peak_flop_s=0, memory_bytes_s=1, active_params=1, weight_bytes=1, kv_bytes_per_token=1)
+        Roofline(model="llama-30b", hardware="l20", tp=0)
     with pytest.raises(ConfigError, match="arrivals: rate must be positive"):
         Gamma(rate=-1.0)
     with pytest.raises(ConfigError, match="fleet must hold one group"):
