@@ -11,17 +11,20 @@ NUM_TERMS = 6
 
 @dataclass(slots=True)
 class StepShape:
-    """Sums over the chunks of one step: tokens, past x chunk, chunk squared, decode context (tokens), decode rows."""
+    """Sums over the chunks of one step: tokens, past x chunk, chunk squared, decode context (tokens), decode rows, and
+    the past tokens that prefill chunks read (a roofline asks for these; the predictor of design §5 does not)."""
 
     tokens: int = 0
     past_chunk: int = 0
     chunk_sq: int = 0
     decode_context: int = 0
     decodes: int = 0
+    past: int = 0
 
     def add_prefill(self, past: int, chunk: int) -> None:
         """One prefill chunk of `chunk` tokens behind `past` tokens."""
         self.tokens += chunk
+        self.past += past
         self.past_chunk += past * chunk
         self.chunk_sq += chunk * chunk
 

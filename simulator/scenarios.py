@@ -1,10 +1,14 @@
 """Scenarios that an experiment begins with, in one line each; `msgspec.structs.replace` changes what else it wants.
 
+    small(alternating=2, rate=4.0, **deployed("qwen2-72b", "l20", tp=8))
+
 Sources of the costs: EcoServe (OSDI'26), tables 3 and 4: Llama-30B and CodeLlama2-34B on L20 cards, prefill tokens per
 second and KV bytes per token; the decode terms are those of `toy model A` in the project's notes on that paper.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
@@ -14,6 +18,7 @@ from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 from scheduling.policies import policy
 from simulator.arrivals import Arrivals, Gamma
 from simulator.cost import CostModel, Fitted
+from simulator.deployment import Deployment
 from simulator.lengths import Lengths, LogNormal
 from simulator.scenario import Group, KVShape, Scenario
 from simulator.workload import RequestClass, Workload
@@ -51,6 +56,7 @@ def small(
     noise: float = 0.03,
     kv: KVShape = KV_34B,
     num_blocks: int = 4096,
+    max_context: int = 32_768,
     link_bytes_per_s: float = 1.25e9,
     max_tokens: int = 0,
     num_requests: int = 0,
@@ -68,6 +74,7 @@ def small(
             noise=noise,
             kv=kv,
             num_blocks=num_blocks,
+            max_context=max_context,
             link_bytes_per_s=link_bytes_per_s,
         )
         for role, count in counts.items()
@@ -90,6 +97,18 @@ def small(
         cluster=cluster or ClusterCoreConfig(),
         warmup_s=0.0,
     )
+
+
+def deployed(
+    model: str, hardware: str, *, tp: int = 1, pp: int = 1, dtype: str = "", kv_dtype: str = "bfloat16"
+) -> dict[str, Any]:
+    """What `small` and `Group` want to know of a replica, by names or paths: its `cost`, `kv`, `num_blocks`,
+    `max_context`.
+
+    Raises `ConfigError`: an unknown name, a layout that is not possible, a model that does not fit.
+    """
+    there = Deployment(model=model, hardware=hardware, tp=tp, pp=pp, dtype=dtype, kv_dtype=kv_dtype)
+    return {"cost": there.cost, "kv": there.kv, "num_blocks": there.num_blocks, "max_context": there.max_context}
 
 
 def under(scenario: Scenario, rule: str) -> Scenario:

@@ -197,7 +197,7 @@ def test_jain() -> None:
 def test_wrong_settings_are_named() -> None:
     with pytest.raises(ConfigError, match=r"cost\.a0 must not be negative"):
         Fitted(a0=-1.0, a1=0.1)
-    with pytest.raises(ConfigError, match="peak_flop_s must be positive"):
+    with pytest.raises(ConfigError, match="tp 0 must divide the 52 heads"):
         Roofline(model="llama-30b", hardware="l20", tp=0)
     with pytest.raises(ConfigError, match="arrivals: rate must be positive"):
         Gamma(rate=-1.0)
