@@ -132,6 +132,13 @@ class ReplicaDrainRequested(msgspec.Struct, frozen=True):
     replica_id: str
 
 
+class LeaderChanged(msgspec.Struct, frozen=True):
+    """Of several routers over one fleet one changes roles and proposes sizes: None when it is this one (as from the
+    start), else the other's name. Prompts, turns and leases of its own requests every router decides about itself."""
+
+    leader: str | None
+
+
 class TimePassed(msgspec.Struct, frozen=True):
     """Sent a few times a second: leases are extended, pending requests tried again or expired."""
 
@@ -150,6 +157,7 @@ ClusterEvent = (
     | PrefixesChanged
     | RoleRequested
     | ReplicaDrainRequested
+    | LeaderChanged
     | TimePassed
 )
 

@@ -20,6 +20,7 @@ from contracts.cluster_io import (
     ClusterEvent,
     FirstTokenSent,
     KVReserved,
+    LeaderChanged,
     PrefillFinished,
     PrefixesChanged,
     ReplicaDrainRequested,
@@ -32,6 +33,7 @@ from contracts.cluster_io import (
     ViewReported,
 )
 from contracts.errors import (
+    Conflict,
     DeadlineExceeded,
     HandoffFailed,
     InvalidTransition,
@@ -62,6 +64,7 @@ class ClusterCore:
 
     def __init__(self, config: ClusterCoreConfig) -> None:
         self.placement = place = Placement(config)
+        self._leader: str | None = None
         self._scaling = MacroScaling(config.macro, place.fleet_decisions)
         self.planner = FleetPlanner(config, place.fleet, place.roles, place.fleet_decisions, place.demand)
 
@@ -107,9 +110,12 @@ class ClusterCore:
             case TimePassed():
                 self._expire()
                 place.actions += repeated_drains(place)
-                place.actions += self._scaling.propose(place.fleet, place.now)
-                place.actions += place.roles.time_passed(place.now)
-                place.actions += self.planner.time_passed(place.now)
+                if self._leader is None:
+                    place.actions += self._scaling.propose(place.fleet, place.now)
+                    place.actions += place.roles.time_passed(place.now)
+                    place.actions += self.planner.time_passed(place.now)
+            case LeaderChanged(leader):
+                self._follow(leader)
         if isinstance(event, ViewReported):
             place.try_pending(place.fleet.get(event.view.replica_id))
         elif isinstance(event, ReplicaJoined | ReplicaLost | TimePassed):
@@ -136,11 +142,11 @@ class ClusterCore:
 
     def why_not_role(self, replica_id: str, role: Role) -> PhaseServeError | None:
         """Why `RoleRequested` would be refused now, or None: `UnknownReplica`, or `Conflict` with the reason."""
-        return self.placement.roles.why_not(replica_id, role)
+        return self._not_ours() or self.placement.roles.why_not(replica_id, role)
 
     def why_not_drain(self, replica_id: str) -> PhaseServeError | None:
         """Why an operator is refused `ReplicaDrainRequested` now, or None: as `why_not_role`."""
-        return self.placement.roles.why_not_leave(replica_id)
+        return self._not_ours() or self.placement.roles.why_not_leave(replica_id)
 
     def snapshot(self, now: float) -> ClusterSnapshot:
         """The fleet, the pending queue and the totals, for `/decisions` and metrics."""
@@ -149,6 +155,19 @@ class ClusterCore:
     def name_prompt(self, token_ids: Sequence[int]) -> PromptPrefix | None:
         """What `ClientRequestArrived.prefix` is to be: the blocks of a prompt that replicas hold, None when none do."""
         return self.placement.prefixes.name(token_ids) if self.placement.config.prefix_affinity else None
+
+    def _follow(self, leader: str | None) -> None:
+        if leader == self._leader:
+            return
+        self._leader = leader
+        place = self.placement
+        if leader is not None:
+            place.roles.abandon(leader, place.now)
+        told = "this router leads" if leader is None else f"{leader} leads"
+        place.fleet_decisions.note(place.now, "leader", f"{told}: it changes roles and proposes sizes")
+
+    def _not_ours(self) -> PhaseServeError | None:
+        return None if self._leader is None else Conflict(f"only the leading router does this: {self._leader}")
 
     def _arrived(self, event: ClientRequestArrived) -> None:
         place = self.placement

@@ -145,6 +145,16 @@ class RoleChanges:
                 actions.append(SetRole(replica_id, change.role))
         return actions
 
+    def abandon(self, leader: str, now: float) -> None:
+        """Another router decides about roles from now on: nothing is said again, no pin is kept."""
+        for replica_id in list(self._changes):
+            record = self._fleet.get(replica_id)
+            if record is not None:
+                self._end(record)
+            self._changes.pop(replica_id, None)
+            self._decisions.note(now, "role_given_up", f"{leader} leads now", replica_id)
+        self._pins.clear()
+
     def _begin(
         self, record: ReplicaRecord, role: Role, asked_at: float, said_at: float | None = None
     ) -> list[ClusterAction]:

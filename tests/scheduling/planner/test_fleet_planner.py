@@ -11,7 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.cluster_io import ReplicaJoined, RequestEnded, RoleRequested, SetRole, TimePassed, ViewReported
+from contracts.cluster_io import (
+    LeaderChanged,
+    ReplicaJoined,
+    RequestEnded,
+    RoleRequested,
+    SetRole,
+    TimePassed,
+    ViewReported,
+)
 from contracts.phase import Role
 from contracts.plan import Outcome
 from scheduling.cluster_core import ClusterCore
@@ -99,6 +107,14 @@ def test_pinned_replicas_stay(planned: Planned, cluster: Any) -> None:
     fleet.run(40, per_s=8, prompt=200, output=200, link=1e6)
     assert {replica_id for _, replica_id, _ in fleet.changes} == {"r1", "r2"}
     assert (fleet.roles()["r0"], fleet.roles()["r3"]) == (P, D)
+
+
+def test_where_another_router_leads_nothing_is_planned(planned: Planned, cluster: Any) -> None:
+    core = planned({"r0": P, "r1": P, "r2": P, "r3": D})
+    core.handle(LeaderChanged("router-2"), 0.0)
+    fleet = Fleet(core, cluster)
+    fleet.run(40, per_s=8, prompt=200, output=200, link=1e6)
+    assert fleet.changes == []
 
 
 def test_under_a_demanded_hand_over_the_ratio_follows_the_workload(planned: Planned, cluster: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from contracts.cluster_io import (
     Dispatch,
+    LeaderChanged,
     ReplicaDrainRequested,
     ReplicaJoined,
     ReplicaLost,
@@ -170,3 +171,23 @@ def test_the_last_one_may_not_leave(cluster: Any) -> None:
     assert core.why_not_drain("a") is None
     assert isinstance(core.why_not_drain("b"), Conflict)
     assert isinstance(core.why_not_drain("c"), UnknownReplica)
+
+
+def test_a_router_that_another_leads_says_no_roles(cluster: Any) -> None:
+    core = fleet(cluster, "a", "b")
+    core.handle(RoleRequested("a", Role.MIXED), 0.1)
+    # 1. another leads: the change under way is dropped, and wishes are refused by its name
+    assert core.handle(LeaderChanged("router-2"), 0.2) == []
+    assert said(core.handle(TimePassed(), 0.2 + SAY_AGAIN_S)) == []
+    for refusal in (core.why_not_role("b", Role.MIXED), core.why_not_drain("b")):
+        assert isinstance(refusal, Conflict)
+        assert "router-2" in refusal.message
+    assert kinds(core) == ["role_pinned", "role_requested", "role_given_up"]
+    # 2. it still serves, and learns of roles from views
+    core.handle(ViewReported(cluster.view("a", role=Role.MIXED)), 2.0)
+    assert any(isinstance(action, Dispatch) for action in core.handle(cluster.arrived("r"), 2.1))
+    assert all(not replica.pinned for replica in core.snapshot(2.1).replicas)
+    # 3. it leads (again): wishes are taken
+    core.handle(LeaderChanged(None), 3.0)
+    assert core.why_not_role("b", Role.MIXED) is None
+    assert said(core.handle(RoleRequested("b", Role.MIXED), 3.1)) == [SetRole("b", Role.MIXED)]
