@@ -51,7 +51,7 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of one replica. Times are durations in seconds, so no two clocks are ever compared.
 
     `slack_quantiles_s` holds the running streams' slack at `SLACK_QUANTILES`, empty without running streams.
-    `backlog_s` is the predicted prefill time of everything accepted but not yet prefilled.
+    `backlog_s` is the predicted time from now until everything accepted has been prefilled; prompts share steps.
     `acked_submit_index` is the highest `Request.submit_index` of the receiving router that this view already counts.
     `prompt_tokens_computed` and `output_tokens_computed` count rows since the start: they tell where a prompt was
     really computed.
@@ -60,7 +60,7 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     since the start. `links` are this replica's links to the peers it may send to.
     `switch_left_s` is what is left of the TTFT target of the tightest stream that waits for its first decode step
     (the switch wait counts into it), None without one whose target can still be met. `window_cuts` counts how often
-    streams got a step in the middle of a prefill window.
+    streams got a step in the middle of a prefill window; `starved_s` is how long the current one has kept them without.
     `guarded` streams began under an earlier role and are still protected by their slack, whatever the role now.
     `steps_done` moves while the engine makes progress; `step_age_s` is how long the step in flight has run.
     """
@@ -103,4 +103,5 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     guarded: int = 0
     switch_left_s: float | None = None
     window_cuts: int = 0
+    starved_s: float = 0.0
     links: tuple[LinkView, ...] = ()

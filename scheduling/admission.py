@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from contracts.errors import InvalidRequest, Overloaded, PhaseServeError, Unavailable
 from contracts.handoff import PrefillLeg
+from contracts.phase import Phase, Role
 from contracts.request import Request
+from scheduling.admission_rules import Budget
 from scheduling.block_ledger import extend_hashes
 from scheduling.output_reserve import growth_blocks
-from scheduling.replica_state import ReplicaState
+from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.sequence import Sequence
 from scheduling.step_shape import prefill_s
+
+UNDONE_S = 0.001
+"""What a step in flight that should be over has left, in seconds: there is something to prefill until it ends."""
 
 
 def refusal(state: ReplicaState, request: Request) -> PhaseServeError | None:
@@ -70,7 +75,7 @@ def _overload(state: ReplicaState, prompt: int) -> Overloaded | None:
         reason = f"{state.waiting_tokens} prompt tokens wait already"
     else:
         return None
-    return Overloaded(reason, retry_after_s=max(1.0, backlog_s(state)))
+    return Overloaded(reason, retry_after_s=max(1.0, prefill_left_s(state)))
 
 
 def uncached(sequence: Sequence) -> int:
@@ -84,9 +89,41 @@ def remaining_s(state: ReplicaState, sequence: Sequence) -> float:
     return prefill_s(state.predictor.cost, len(sequence.tokens) - left, left, state.config.max_chunk)
 
 
-def backlog_s(state: ReplicaState) -> float:
-    """Predicted prefill time of everything accepted but not yet prefilled."""
-    return sum(remaining_s(state, s) for s in (*state.prefilling.values(), *state.waiting.values()))
+def prefill_left_s(state: ReplicaState) -> float:
+    """Predicted time to prefill everything accepted, the prefill step in flight from its start on.
+
+    Prompts share steps, so the fixed part of a step is counted once for each `max_chunk` tokens; not at all where
+    chunks ride in the decode steps of a mixed replica, which pay it.
+    """
+    prompts = (*state.prefilling.values(), *state.waiting.values())
+    if not prompts:
+        return 0.0
+    fixed_s, largest = state.predictor.cost.a0, state.config.max_chunk
+    left_s, tokens, alone = 0.0, 0, 0
+    for sequence in prompts:
+        left = uncached(sequence)
+        left_s += remaining_s(state, sequence)
+        tokens += left
+        alone += -(-left // largest)
+    if state.role is Role.MIXED and state.config.rule.budget is not Budget.PREFILL_FIRST and state.decoding:
+        return left_s - fixed_s * alone
+    flying = _prefill_in_flight(state)
+    if flying is not None:  # a step of its own, however few tokens
+        return left_s - fixed_s * (alone - 1 - max(0, -(-(tokens - flying.shape.tokens) // largest)))
+    return left_s - fixed_s * (alone - -(-tokens // largest))
+
+
+def backlog_s(state: ReplicaState, now: float) -> float:
+    """Predicted time from now until everything accepted has been prefilled, if nothing else runs."""
+    left_s, flying = prefill_left_s(state), _prefill_in_flight(state)
+    if flying is None or left_s == 0.0:
+        return left_s
+    done_s = min(now - flying.started_at, state.predictor.predict_s(flying.shape))
+    return max(UNDONE_S, left_s - done_s)
+
+
+def _prefill_in_flight(state: ReplicaState) -> StepInFlight | None:
+    return state.in_flight if state.in_flight is not None and state.in_flight.batch.phase is Phase.PREFILL else None
 
 
 def look_up(state: ReplicaState, sequence: Sequence) -> list[int]:

@@ -9,7 +9,7 @@ from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_index import LIST_ALL, WARM, warmest
 from scheduling.plan_disaggregated import handoff_tokens
 from scheduling.plan_inputs import Ask
-from scheduling.plan_predict import blocks_needed, request_prefill_s
+from scheduling.plan_predict import blocks_needed, request_prefill_s, sharing_saves_s
 
 
 def legs_of(
@@ -20,13 +20,26 @@ def legs_of(
     record.prefill_s = request_prefill_on(ask, target if giver is None else giver, config)
     blocks = blocks_needed(ask, target.view.block_size)
     if giver is None:
-        return Leg(record, record.prefill_s, record.prompt_tokens, blocks), None
+        shared_s = _shared_s(ask, target, config)
+        return Leg(record, record.prefill_s, record.prompt_tokens, blocks, shared_s=shared_s), None
     tokens = handoff_tokens(ask, giver.view.block_size)
     prompt_blocks = -(-tokens // giver.view.block_size)
     return (
         Leg(record, 0.0, 0, blocks),
-        Leg(record, record.prefill_s, tokens, prompt_blocks, unsent=record.asked.num_sequences),
+        Leg(
+            record,
+            record.prefill_s,
+            tokens,
+            prompt_blocks,
+            unsent=record.asked.num_sequences,
+            shared_s=_shared_s(ask, giver, config),
+        ),
     )
+
+
+def _shared_s(ask: Ask, replica: ReplicaRecord, config: ClusterCoreConfig) -> float:
+    left = ask.prompt_tokens - ask.cached_on(replica.replica_id)
+    return sharing_saves_s(replica.view.cost, left, config.prefill_chunk)
 
 
 def request_prefill_on(ask: Ask, replica: ReplicaRecord, config: ClusterCoreConfig) -> float:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from contracts.handoff import LinkView
-from contracts.phase import Role
+from contracts.phase import Phase, Role
 from contracts.views import ReplicaIdentity, ReplicaView
+from scheduling.admission_rules import Budget
 from scheduling.cluster_requests import Leg, RequestRecord
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Load, Turn
@@ -77,9 +78,20 @@ class ReplicaRecord:
 
     @property
     def backlog_s(self) -> float:
-        """Predicted prefill time accepted or on its way, not done."""
-        on_its_way = sum(leg.prefill_s for leg in self.unacked.values() if not leg.record.prefill_finished)
-        return max(0.0, self.view.backlog_s) + on_its_way
+        """Predicted prefill time accepted or on its way, not done. What comes shares the steps of what waits there."""
+        on_its_way = self._on_its_way()
+        alone_s = sum(leg.prefill_s for leg in on_its_way)
+        return max(0.0, self.view.backlog_s) + alone_s - sum(leg.shared_s for leg in on_its_way[self._starts() :])
+
+    def _on_its_way(self) -> list[Leg]:
+        """Prompts that the view does not count yet, in the order in which they were sent."""
+        return [leg for leg in self.unacked.values() if leg.prefill_s > 0.0 and not leg.record.prefill_finished]
+
+    def _starts(self) -> int:
+        """How many prompts that come have no other to share a step with: an idle replica begins with the first at once,
+        and whatever comes meanwhile is in the next step."""
+        view = self.view
+        return 0 if view.waiting else 1 if view.running or view.backlog_s > 0.0 else 2
 
     @property
     def has_prefill_work(self) -> bool:
@@ -232,6 +244,10 @@ class ReplicaRecord:
             macro_instance=self.macro_instance,
             window_s=sum(self.placed[name].prefill_s for name in self.window),
             turn=self.turn,
+            starved_s=view.starved_s,
+            joins=len(self._on_its_way()) >= self._starts(),
+            step_left_s=view.decode_step_s / 2 if view.running and view.phase is not Phase.PREFILL else 0.0,
+            rides=view.role is Role.MIXED and view.running > 0 and config.rule.budget is not Budget.PREFILL_FIRST,
         )
 
     def _window_due_at(self, now: float) -> float | None:

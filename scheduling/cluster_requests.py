@@ -30,7 +30,7 @@ TRANSITIONS = {
 @dataclass(slots=True, eq=False)
 class Leg:
     """One request's part on one replica, with what it is predicted to take there: `prefill_s` of prefill (0 where only
-    decode happens), `waiting_tokens` of prompt, `blocks`.
+    decode happens), of which `shared_s` is spared when it shares its steps, `waiting_tokens` of prompt, `blocks`.
 
     `submit_index` is that of the last sequence sent; `sent` are the numbers of the sequences of a prefill leg that
     were sent (each follows its reservation), `unsent` how many are still to be.
@@ -43,6 +43,7 @@ class Leg:
     submit_index: int = 0
     unsent: int = 0
     sent: set[int] = field(default_factory=set)
+    shared_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)

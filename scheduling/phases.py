@@ -81,6 +81,14 @@ def separate_grants(state: ReplicaState, now: float) -> list[PrefillGrant]:
     return grants
 
 
+def starved_s(state: ReplicaState, now: float) -> float:
+    """How long running streams have had no decode step, in a prefill phase that began while there were some."""
+    since, flying = state.clock.starved_since, state.in_flight
+    if since is None and flying is not None and flying.batch.phase is Phase.PREFILL and state.decoding:
+        since = flying.started_at
+    return 0.0 if since is None else now - since
+
+
 def _prefills_first(state: ReplicaState) -> bool:
     return state.role is Role.PREFILL or (state.role is Role.MIXED and state.config.rule.budget is Budget.PREFILL_FIRST)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -10,7 +11,7 @@ from contracts.phase import Layout, Role
 from scheduling.admission_rules import Budget
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
-from scheduling.plan_predict import chunked_ttft_s, decode_step_s, meets_targets, prefill_on_s
+from scheduling.plan_predict import chunked_ttft_s, decode_step_s, joining_prefill_s, meets_targets
 from scheduling.plan_room import room_objection, slot_objection
 
 
@@ -64,18 +65,18 @@ def mixed_ttft_s(ask: Ask, load: Load, prefill_s: float, config: ClusterCoreConf
     rule = config.rule
     work_s = load.backlog_s + prefill_s
     if rule.budget is Budget.PREFILL_FIRST and load.role is Role.MIXED:
-        return ask.waited_s + load.decode_step_s + work_s
+        return ask.waited_s + load.step_left_s + work_s
     if rule.budget is Budget.FIXED and load.role is Role.MIXED:
         tokens = max(1, rule.tokens - load.running)
         chunk_s = tokens * load.cost.a1 + tokens * tokens * load.cost.b1
-        stretched = 1.0 + load.decode_step_s / chunk_s if chunk_s > 0.0 else 1.0
-        return ask.waited_s + load.decode_step_s + work_s * stretched
+        steps = math.ceil(work_s / chunk_s) if chunk_s > 0.0 else 1
+        return ask.waited_s + load.step_left_s + work_s + steps * load.decode_step_s
     return chunked_ttft_s(ask, load, prefill_s, config.prefill_chunk)
 
 
 def colocated_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Candidate:
     """The colocated plan on one replica, with its prediction and cost."""
-    prefill_s = prefill_on_s(ask, load, config.prefill_chunk)
+    prefill_s = joining_prefill_s(ask, load, config.prefill_chunk)
     ttft_s = mixed_ttft_s(ask, load, prefill_s, config)
     tpot_s = decode_step_s(ask, load)
     tightest_s = load.tightest_slack_s

@@ -78,6 +78,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     For hand-offs: `waiting_tokens` of prompts that wait or are on their way, `sending` sequences whose KV is still
     crossing, `kv_bytes_per_token` and `num_layers` of the model. `macro_instance`: the one in which it takes turns.
 
+    `starved_s` is how long the current window has kept streams waiting, as of the view. `step_left_s` is what the
+    decode step in flight has left on average. `joins`: a prompt would share its step with others that wait. `rides`:
+    chunks ride in decode steps, which pay the fixed part of a step; `backlog_s` is without it then.
+
     `window_s` is the predicted prefill time of all prompts of the current window, done or not; `turn` is its turn, or
     its last one.
     """
@@ -109,6 +113,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     macro_instance: str | None = None
     window_s: float = 0.0
     turn: Turn | None = None
+    step_left_s: float = 0.0
+    starved_s: float = 0.0
+    joins: bool = False
+    rides: bool = False
 
     @property
     def idle(self) -> bool:

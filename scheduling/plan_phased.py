@@ -37,7 +37,7 @@ from collections.abc import Sequence
 
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
-from scheduling.plan_predict import alone_step_s, decode_step_s, phased_ttft_s, prefill_on_s
+from scheduling.plan_predict import alone_step_s, decode_step_s, joining_prefill_s, phased_ttft_s, prefill_on_s
 from scheduling.plan_published import PUBLISHED
 from scheduling.plan_room import cut_candidate, phased_candidate, room_objection, slot_objection
 
@@ -80,15 +80,16 @@ def objection(ask: Ask, load: Load, config: ClusterCoreConfig) -> str | None:
     no_slot = slot_objection(ask, load)
     if no_slot is not None:
         return no_slot
-    prefill_s = prefill_on_s(ask, load, config.prefill_chunk)
-    window_s = load.backlog_s + prefill_s
-    ttft_s = phased_ttft_s(ask, load, prefill_s)
+    prefill_s = joining_prefill_s(ask, load, config.prefill_chunk)
+    window_s = load.backlog_s + prefill_s + load.cost.margin_s
+    ttft_s = phased_ttft_s(ask, load, prefill_s) + load.cost.margin_s
     if ttft_s > ask.slo.ttft_s:
         return f"predicted TTFT {ttft_s:.3f} s over {ask.slo.ttft_s:.3f} s"
     if load.window_due_at is not None and ask.now < load.window_due_at < ask.now + window_s:
         left_s = load.window_due_at - ask.now
         return f"window {window_s:.3f} s over {left_s:.3f} s left to its first member"
     longest_s = config.max_gap_s if config.window_chunking else max(config.max_gap_s, prefill_s)
+    longest_s -= load.starved_s
     if load.slack_s is not None and window_s > longest_s:
         return f"window {window_s:.3f} s over {longest_s:.3f} s, the longest gap that a stream may have"
     if load.slack_s is not None and window_s > load.slack_s:

@@ -15,15 +15,31 @@ MIN_CHUNKED_SHARE = 0.05
 
 @lru_cache(maxsize=4096)
 def prompt_prefill_s(cost: StepCost, prompt_tokens: int, prefill_chunk: int, cached_tokens: int = 0) -> float:
-    """Seconds to prefill one prompt alone, with the predictor's margin, its first `cached_tokens` in the prefix cache.
-    Remembered: one pass over pending requests asks the same several times."""
+    """Seconds to prefill one prompt alone, its first `cached_tokens` in the prefix cache, without margin: a decision
+    adds that once, however many prompts it is about. Remembered: one pass over pending requests asks the same often."""
     left = prompt_tokens - cached_tokens
-    return predict_prefill_s(cost, past=cached_tokens, tokens=left, chunk=prefill_chunk) + cost.margin_s
+    return predict_prefill_s(cost, past=cached_tokens, tokens=left, chunk=prefill_chunk)
 
 
 def prefill_on_s(ask: Ask, load: Load, prefill_chunk: int) -> float:
     """Seconds to prefill the prompt of `ask` alone on a replica, after what its cache is known to hold."""
     return prompt_prefill_s(load.cost, ask.prompt_tokens, prefill_chunk, ask.cached_on(load.replica_id))
+
+
+def sharing_saves_s(cost: StepCost, tokens: int, prefill_chunk: int) -> float:
+    """What `tokens` of a prompt spare when they share their steps with others: of the fixed part of a step they pay on
+    average the share that they fill."""
+    return cost.a0 * (-(-tokens // prefill_chunk) - tokens / prefill_chunk)
+
+
+def joining_prefill_s(ask: Ask, load: Load, prefill_chunk: int) -> float:
+    """Seconds by which the prompt of `ask` prolongs what a replica has to prefill: `prefill_on_s`, or less where other
+    prompts wait, with which it shares steps, or beside decodes, whose steps it rides in."""
+    prefill_s = prefill_on_s(ask, load, prefill_chunk)
+    left = ask.prompt_tokens - ask.cached_on(load.replica_id)
+    if load.rides:
+        return prefill_s - load.cost.a0 * -(-left // prefill_chunk)
+    return prefill_s - sharing_saves_s(load.cost, left, prefill_chunk) if load.joins else prefill_s
 
 
 def request_prefill_s(
@@ -59,13 +75,13 @@ def alone_step_s(ask: Ask, load: Load) -> float:
 
 def meets_targets(ask: Ask, load: Load, ttft_s: float, tpot_s: float) -> bool:
     """Whether both targets are predicted to be met. A TPOT target that no batch could meet here does not count."""
-    return ttft_s <= ask.slo.ttft_s and (tpot_s <= ask.slo.tpot_s or alone_step_s(ask, load) > ask.slo.tpot_s)
+    in_time = ttft_s + load.cost.margin_s <= ask.slo.ttft_s
+    return in_time and (tpot_s <= ask.slo.tpot_s or alone_step_s(ask, load) > ask.slo.tpot_s)
 
 
 def phased_ttft_s(ask: Ask, load: Load, prefill_s: float) -> float:
-    """TTFT from arrival on an alternating replica: waited, step in flight, backlog, own prefill."""
-    step_in_flight = load.decode_step_s if load.running and not load.backlog_s else 0.0
-    return ask.waited_s + step_in_flight + load.backlog_s + prefill_s
+    """TTFT from arrival on an alternating replica: waited, decode step in flight, backlog, own prefill."""
+    return ask.waited_s + load.step_left_s + load.backlog_s + prefill_s
 
 
 def cut_ttft_s(ask: Ask, load: Load, prefill_s: float, max_gap_s: float) -> float:
@@ -94,14 +110,14 @@ def chunked_ttft_s(ask: Ask, load: Load, prefill_s: float, prefill_chunk: int) -
         return ask.waited_s + work
     free = max(0.0, load.tightest_slack_s or 0.0)
     if work <= free:
-        return ask.waited_s + load.decode_step_s + work
+        return ask.waited_s + load.step_left_s + load.decode_step_s + work
     step_s = ask.slo.tpot_s - load.cost.margin_s
     chunk = largest_chunk(load, step_s, prefill_chunk)
     share = MIN_CHUNKED_SHARE
     if chunk > 0:
         with_chunk = load.decode_step_s + chunk * load.cost.a1 + chunk * chunk * load.cost.b1
         share = max(share, 1.0 - load.decode_step_s / with_chunk) if with_chunk > 0 else 1.0
-    return ask.waited_s + load.decode_step_s + free + (work - free) / share
+    return ask.waited_s + load.step_left_s + load.decode_step_s + free + (work - free) / share
 
 
 def largest_chunk(load: Load, step_s: float, prefill_chunk: int) -> int:

@@ -7,7 +7,14 @@ import msgspec
 from contracts.phase import Layout
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
-from scheduling.plan_predict import blocks_needed, cut_ttft_s, decode_step_s, meets_targets, phased_ttft_s, prefill_on_s
+from scheduling.plan_predict import (
+    blocks_needed,
+    cut_ttft_s,
+    decode_step_s,
+    joining_prefill_s,
+    meets_targets,
+    phased_ttft_s,
+)
 
 
 def room_objection(ask: Ask, load: Load) -> str | None:
@@ -42,8 +49,9 @@ def prompt_fits(ask: Ask, load: Load) -> bool:
 
 def phased_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Candidate:
     """The phased plan on one replica, with its prediction and cost, whether or not it passes."""
-    prefill_s = prefill_on_s(ask, load, config.prefill_chunk)
+    prefill_s = joining_prefill_s(ask, load, config.prefill_chunk)
     ttft_s = phased_ttft_s(ask, load, prefill_s)
+    window_s = load.backlog_s + prefill_s + load.cost.margin_s
     tpot_s = decode_step_s(ask, load)
     tightest_s = load.tightest_slack_s
     return Candidate(
@@ -52,7 +60,7 @@ def phased_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Candida
         prefill_s=prefill_s,
         ttft_s=ttft_s,
         tpot_s=tpot_s,
-        harm_s=0.0 if tightest_s is None else max(0.0, load.backlog_s + prefill_s - tightest_s),
+        harm_s=0.0 if tightest_s is None else max(0.0, window_s - tightest_s),
         cost_s=prefill_s * (1 + load.running),
         meets=meets_targets(ask, load, ttft_s, tpot_s),
         cached_tokens=ask.cached_on(load.replica_id),

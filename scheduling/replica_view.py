@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contracts.views import SLACK_QUANTILES, ReplicaView
 from scheduling.admission import backlog_s
-from scheduling.phases import decode_shape
+from scheduling.phases import decode_shape, starved_s
 from scheduling.replica_state import ReplicaState
 from scheduling.role_guard import num_guarded
 from scheduling.slack import lower_quantile, slacks, switch_left_s
@@ -25,11 +25,11 @@ def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) 
         waiting=len(waiting),
         waiting_tokens=state.waiting_tokens,
         oldest_waiting_s=max((s.age_s(now) for s in waiting), default=0.0),
-        backlog_s=backlog_s(state),
+        backlog_s=backlog_s(state, now),
         running=state.num_running,
         slack_quantiles_s=tuple(lower_quantile(ordered, q) for q in SLACK_QUANTILES) if ordered else (),
         slack_mean_s=sum(ordered) / len(ordered) if ordered else 0.0,
-        decode_step_s=state.predictor.predict_s(decode_shape(state)),
+        decode_step_s=state.config.pipeline_depth * state.predictor.predict_s(decode_shape(state)),
         free_blocks=state.ledger.num_free,
         num_blocks=state.ledger.num_blocks,
         block_size=state.layout.block_size,
@@ -52,5 +52,6 @@ def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) 
         guarded=num_guarded(state),
         switch_left_s=switch_left_s(state.decoding.values(), now),
         window_cuts=counters.window_cuts,
+        starved_s=starved_s(state, now),
         links=state.links.views(now),
     )

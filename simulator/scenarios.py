@@ -88,13 +88,14 @@ def small(
         max_tokens=max_tokens,
         num_requests=num_requests,
     )
+    scheduling = scheduling or ReplicaCoreConfig(max_running=256, max_chunk=2048, prefix_cache=False)
     return Scenario(
         fleet=fleet,
         workload=workload,
         duration_s=duration_s,
         seed=seed,
-        scheduling=scheduling or ReplicaCoreConfig(max_running=256, max_chunk=2048, prefix_cache=False),
-        cluster=cluster or ClusterCoreConfig(),
+        scheduling=scheduling,
+        cluster=cluster or ClusterCoreConfig(prefill_chunk=scheduling.max_chunk),
         warmup_s=0.0,
     )
 

@@ -82,7 +82,7 @@ def test_waited_time_counts_against_the_ttft_target(cluster: Any) -> None:
     (_, sent) = [
         a for a in core.handle(ViewReported(cluster.view("a", slack=0.4)), 0.5) if not isinstance(a, RevokeLease)
     ]
-    assert sent.plan.prediction.ttft_s == pytest.approx(0.81)
+    assert sent.plan.prediction.ttft_s == pytest.approx(0.805)  # half a decode step of 10 ms is left on average
 
 
 def test_backlog_in_flight_counts_until_the_view_has_caught_up(cluster: Any) -> None:
