@@ -35,8 +35,9 @@ def draw_attainment(
             good = max((rate for rate, attained in line.points if attained >= share), default=0.0)
             for rate, attained in line.points:
                 if rate == good:
-                    axes.plot([rate], [attained * PERCENT], "o", markersize=14 + 2.5 * number, clip_on=False, markerfacecolor="none",
-                              markeredgecolor=colour, markeredgewidth=2.4, zorder=5)  # fmt: skip
+                    axes.plot([rate], [attained * PERCENT], "o", markersize=14 + 2.5 * number, clip_on=False,
+                              markerfacecolor="none", markeredgecolor=colour, markeredgewidth=2.4,
+                              zorder=5)  # fmt: skip
                 elif rate < good and attained < share:
                     axes.plot([rate], [attained * PERCENT], "x", markersize=13, color="black", markeredgewidth=2.6,
                               zorder=6)  # fmt: skip
