@@ -16,6 +16,8 @@ COMMANDS = {
     "chat": "ask a running server one question",
     "fleet": "the replicas of a running server; give one another role, or drain it",
     "doctor": "what is installed, does the model load, does a request work, at what speed",
+    "schema": "the JSON schema of the settings file, for an editor or a chart",
+    "profile": "what a step of the engine costs here, as a file for `simulate`",
     "simulate": "the same cores on a virtual clock: one configuration, one report",
     "sweep": "which layout pays at which link rate, measured here (--live)",
 }

@@ -1,0 +1,62 @@
+{{/* Seconds that a pod may take to end: notice, drain, and what comes after it. */}}
+{{- define "phaseserve.graceSeconds" -}}
+{{- add .preStop (ceil (float64 .drain) | int) 20 -}}
+{{- end -}}
+
+{{/* {model, path, port, scheme?}: waits for three readings of the model, never less than minStartupSeconds. */}}
+{{- define "phaseserve.startupProbe" -}}
+{{- $read := divf (mulf (float64 .model.sizeGiB) 3072) (float64 .model.readMiBPerSecond) -}}
+{{- $budget := maxf (float64 .model.minStartupSeconds) $read -}}
+httpGet: {path: {{ .path }}, port: {{ .port }}, scheme: {{ .scheme | default "HTTP" }}}
+periodSeconds: 5
+timeoutSeconds: 3
+failureThreshold: {{ ceil (divf $budget 5) | int }}
+{{- end -}}
+
+{{/* .preStopSeconds: endpoints are taken out everywhere before SIGTERM comes. */}}
+{{- define "phaseserve.lifecycle" -}}
+preStop:
+  exec:
+    command: [sleep, {{ .Values.preStopSeconds | toString | quote }}]
+{{- end -}}
+
+{{- define "phaseserve.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ .Values.podSecurity.runAsUser }}
+runAsGroup: {{ .Values.podSecurity.runAsUser }}
+fsGroup: {{ .Values.podSecurity.fsGroup }}
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{/* {ipcLock}: locked memory for RDMA comes by a file capability of the interpreter, which no_new_privs would take away. */}}
+{{- define "phaseserve.containerSecurity" -}}
+allowPrivilegeEscalation: {{ .ipcLock }}
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities:
+  drop: [ALL]
+  {{- if .ipcLock }}
+  add: [IPC_LOCK]
+  {{- end }}
+{{- end -}}
+
+{{- define "phaseserve.env" -}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- {name: PHASESERVE_CACHE, value: /cache}
+- {name: HOME, value: /tmp}
+{{- end -}}
+
+{{/* {root, secrets}: variable -> key of the Secret. API keys may be missing there: then everybody may ask. */}}
+{{- define "phaseserve.secretEnv" -}}
+{{- range $variable, $key := .secrets }}
+- name: {{ $variable }}
+  valueFrom:
+    secretKeyRef: {name: {{ include "phaseserve.secretName" $.root }}, key: {{ $key }}{{ if eq $key "api-keys" }}, optional: true{{ end }}}
+{{- end }}
+{{- end -}}
