@@ -5,12 +5,24 @@ from __future__ import annotations
 from contracts.batch import Batch, Chunk
 from contracts.phase import Phase, Role
 from scheduling.admission_rules import Budget
-from scheduling.phases import decode_shape, mixed_grants, separate_grants
-from scheduling.preemption import make_room_for_decodes
+from scheduling.micro_batches import rows_of_next
+from scheduling.phases import mixed_grants, rows_shape, separate_grants
 from scheduling.prefill_picks import PrefillGrant, PrefillPicker
 from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.sequence import Sequence
 from scheduling.step_shape import StepShape
+
+
+def start_steps(state: ReplicaState, now: float) -> list[StepInFlight]:
+    """Start the next step if none runs, or as many as a pipeline takes beside those that run."""
+    started: list[StepInFlight] = []
+    while state.in_flight is None or state.num_in_flight < state.config.pipeline_depth:
+        step = next_step(state, now)
+        if step is None:
+            break
+        state.launch(step)
+        started.append(step)
+    return started
 
 
 def next_step(state: ReplicaState, now: float) -> StepInFlight | None:
@@ -22,9 +34,9 @@ def next_step(state: ReplicaState, now: float) -> StepInFlight | None:
     step = _prefill_step(state, now)
     if step is None and state.decoding:
         state.counters.window_cuts += state.clock.phase is Phase.PREFILL and bool(state.prefilling)
-        make_room_for_decodes(state, now)
+        decodes = rows_of_next(state, now)
         # Decodes may all have been preempted in favour of prompts that hold the blocks; those run now.
-        step = _step(state, _start_decodes(state, now), None, now) if state.decoding else _prefill_step(state, now)
+        step = _step(state, decodes, None, now) if decodes else _prefill_step(state, now)
     return step
 
 
@@ -38,23 +50,14 @@ def _prefill_step(state: ReplicaState, now: float) -> StepInFlight | None:
 
 
 def _mixed_step(state: ReplicaState, now: float) -> StepInFlight | None:
-    make_room_for_decodes(state, now)
-    decodes = _start_decodes(state, now)
-    shape = decode_shape(state)
+    decodes = rows_of_next(state, now)
+    shape = rows_shape(state, decodes)
     for grant in mixed_grants(state, shape, now):
         picker = PrefillPicker(state, grant, shape)
         picker.fill(now)
         if picker.picks:
             return _step(state, decodes, (grant, picker), now)
     return _step(state, decodes, None, now) if decodes else None
-
-
-def _start_decodes(state: ReplicaState, now: float) -> list[Sequence]:
-    decodes = list(state.decoding.values())
-    for sequence in decodes:
-        if sequence.first_decode_at is None:
-            sequence.start_clock(now)
-    return decodes
 
 
 def _step(
@@ -70,7 +73,7 @@ def _step(
     started = [state.announce(s) for s in decodes if not s.announced]
     overdraft, owes = None, False
     if prefill is None:
-        shape, phase = decode_shape(state), Phase.DECODE
+        shape, phase = rows_shape(state, decodes), Phase.DECODE
     else:
         grant, picker = prefill
         shape, phase = picker.shape, Phase.MIXED if decodes else Phase.PREFILL

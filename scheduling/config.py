@@ -13,6 +13,7 @@ from scheduling.fairness_config import FairnessConfig
 from scheduling.macro_config import MacroConfig
 from scheduling.planner_config import PlannerConfig
 
+MAX_PIPELINE_DEPTH = 64
 LayoutPolicy = Literal["auto", "colocated", "phased", "disaggregated"]
 
 
@@ -30,6 +31,10 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     time it passes. `max_gap_s` bounds how long one prefill phase may keep running streams without a token, however
     much slack they have. `predictor_forgetting` is the weight of the past per step, `margin_quantile` the residual
     quantile that decisions add to a prediction.
+
+    `pipeline_depth` is how many steps are in flight at a time: 1, or the stages of a pipeline-parallel engine, each of
+    which works on another step. Durations of steps are then those of one stage, and decisions count with as many of
+    them between two tokens.
 
     Hand-offs: at most `max_receiving` sequences wait for their KV at a time, the rest queues. A receiver keeps its
     blocks `kv_lease_factor` times as long as the sender and the link should need from the last sign of life on, within
@@ -58,6 +63,7 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     max_gap_s: float = 1.0
     predictor_forgetting: float = 0.995
     margin_quantile: float = 0.95
+    pipeline_depth: int = 1
     max_receiving: int = 16
     kv_lease_min_s: float = 2.0
     kv_lease_max_s: float = 30.0
@@ -75,9 +81,10 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         """Raises `ConfigError`, naming the setting."""
         for name in (
             *("max_running", "max_waiting", "max_waiting_tokens", "min_chunk", "chunk_multiple"),
-            *("max_receiving", "link_sample_min_bytes", "link_probe_min_bytes"),
+            *("max_receiving", "link_sample_min_bytes", "link_probe_min_bytes", "pipeline_depth"),
         ):
             require(getattr(self, name) >= 1, name, "must be at least 1")
+        require(self.pipeline_depth <= MAX_PIPELINE_DEPTH, "pipeline_depth", f"must be at most {MAX_PIPELINE_DEPTH}")
         require(self.kv_lease_factor >= 1.0, "kv_lease_factor", "must be at least 1")
         require(self.kv_lease_max_s >= self.kv_lease_min_s, "kv_lease_max_s", "must be at least kv_lease_min_s")
         require(

@@ -30,6 +30,7 @@ def assert_nothing_left(core: ReplicaCore) -> None:
     check_invariants(core)
     assert not state.sequences, f"sequences left: {sorted(state.sequences)}"
     assert state.in_flight is None, "a step is in flight"
+    assert not state.flying, "sequences of no step are counted as in flight"
     assert state.ledger.num_free == state.ledger.num_blocks, "blocks are still held"
     assert not state.computing, "blocks are still waited for"
     assert not any(view.bytes_in_flight for view in state.links.views(0.0)), "bytes are counted as under way for nobody"
@@ -139,6 +140,11 @@ def _check_no_idle_work(state: ReplicaState) -> None:
     without a step; each of them ends by itself or by its lease.
     """
     if state.in_flight is not None:
+        if state.num_in_flight < state.config.pipeline_depth:
+            free = (s for s in state.decoding.values() if s.request_id not in state.flying)
+            ready = [s.request_id for s in free if s.num_computed < s.capacity]
+            assert not ready, f"a stage is idle and {ready} could decode"
         return
+    assert not state.behind, "a later step runs, but no first one"
     assert not {*state.prefilling, *state.decoding}, "idle with work at hand"
     assert not state.num_waiting or any(s.transfer_open for s in state.sequences.values()), "idle with work waiting"

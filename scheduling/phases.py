@@ -9,6 +9,7 @@ is needed: an idle device helps nobody. Overdue and preempted prompts need no le
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from contracts.phase import Phase, Role
@@ -17,15 +18,25 @@ from scheduling.admission_rules import Budget
 from scheduling.prefill_picks import PrefillGrant, is_urgent
 from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.role_guard import guarded_allowance_s, guards
+from scheduling.sequence import Sequence
 from scheduling.slack import aggregate, slacks, switch_left_s
 from scheduling.step_shape import StepShape
 from scheduling.token_budget import largest_chunk
 
 
 def decode_shape(state: ReplicaState) -> StepShape:
-    """The next pure decode step."""
+    """The next pure decode step; of a pipeline the mean one, since each batch in flight holds a part of the streams."""
+    depth = state.config.pipeline_depth
     shape = StepShape()
-    shape.add_decodes(len(state.decoding), sum(s.num_computed + 1 for s in state.decoding.values()))
+    rows, context = len(state.decoding), sum(s.num_computed + 1 for s in state.decoding.values())
+    shape.add_decodes(-(-rows // depth), -(-context // depth))
+    return shape
+
+
+def rows_shape(state: ReplicaState, rows: Seq[Sequence]) -> StepShape:
+    """A step of these decode rows alone."""
+    shape = StepShape()
+    shape.add_decodes(len(rows), sum(s.num_computed + 1 for s in rows))
     return shape
 
 
@@ -95,7 +106,8 @@ def _prefills_first(state: ReplicaState) -> bool:
 
 @dataclass(slots=True, frozen=True)
 class Allowance:
-    """How long running streams can do without their next token, in seconds from now.
+    """How long running streams can do without their next token, in seconds from now; of a pipeline, the share that its
+    next batch may take of each stage: it lands after about as many batches as are in flight (DCP, OSDI'26).
 
     `hard_s`: whatever the rule, what is left of `max_gap_s` since they last had a decode step, and what guarded streams
     can spare. `kept_s`: every stream still gets what it was promised. `rule_s`: what the admission rule allows.
@@ -111,17 +123,20 @@ def allowance(state: ReplicaState, now: float) -> Allowance:
     for their first decode step have what is left of their TTFT target (the switch wait counts into it, EcoServe §3.2).
     """
     config, rule, starved_since = state.config, state.config.rule, state.clock.starved_since
+    depth = config.pipeline_depth
     hard = config.max_gap_s if starved_since is None else starved_since + config.max_gap_s - now
     hard = min(hard, guarded_allowance_s(state, now))
     if _prefills_first(state):
-        return Allowance(hard, hard, hard)
+        return Allowance(hard / depth, hard / depth, hard / depth)
     switch_s = switch_left_s(state.decoding.values(), now)
     first = hard if switch_s is None else min(hard, switch_s)
     clocks = slacks(state.decoding.values(), now)
     kept = min(first, clocks[0]) if clocks else first
     if rule.greedy:
-        return Allowance(hard, kept, hard if state.role is Role.ALTERNATING else kept)
-    return Allowance(hard, kept, min(first, aggregate(clocks, rule.level)) if clocks else first)
+        ruled = hard if state.role is Role.ALTERNATING else kept
+    else:
+        ruled = min(first, aggregate(clocks, rule.level)) if clocks else first
+    return Allowance(hard / depth, kept / depth, ruled / depth)
 
 
 def mixed_grants(state: ReplicaState, decodes: StepShape, now: float) -> list[PrefillGrant]:
@@ -134,18 +149,23 @@ def mixed_grants(state: ReplicaState, decodes: StepShape, now: float) -> list[Pr
         tokens = config.rule.tokens - decodes.tokens
         grants = [PrefillGrant(math.inf, tokens)] if tokens > 0 else []
         spare = 0.0
-    elif decodes.tokens == 0:
+    elif not state.decoding:
         return [PrefillGrant(math.inf, config.max_chunk)]
     else:
         # Clocks were started: this step decodes them. A fixed budget protects none but guarded streams.
-        due = min(s.deadline for s in state.decoding.values() if s.guarded or not fixed)
-        spare = min(config.max_gap_s, max(0.0, due - now))
+        due = min(_due(state, s) for s in state.decoding.values() if s.guarded or not fixed)
+        spare = min(config.max_gap_s, max(0.0, due - now)) / config.pipeline_depth
         grants = []
         if decodes.predict_s(state.predictor.cost) < spare:
             grants.append(PrefillGrant(spare, config.max_chunk, first_at_least=config.min_chunk))
     if state.clock.decode_owed_s <= 0.0 and _any_urgent(state, now):
         grants.append(_mixed_overdraft(state, decodes, spare))
     return grants
+
+
+def _due(state: ReplicaState, stream: Sequence) -> float:
+    """When the next token must be there that the step at hand can delay: of a stream in flight the one after this."""
+    return stream.deadline + stream.tpot_s if stream.request_id in state.flying else stream.deadline
 
 
 def _mixed_overdraft(state: ReplicaState, decodes: StepShape, spare: float) -> PrefillGrant:

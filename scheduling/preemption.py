@@ -17,14 +17,15 @@ from scheduling.replica_state import ReplicaState
 from scheduling.sequence import Sequence, Status
 
 
-def _spare_s(sequence: Sequence, now: float) -> float:
+def spare_s(sequence: Sequence, now: float) -> float:
     """Slack, or the time left to the TTFT target where the clock of the stream has not started."""
     due = sequence.ttft_deadline if sequence.first_decode_at is None else sequence.deadline
     return due - now
 
 
 def _preemptible(state: ReplicaState) -> list[Sequence]:
-    return [s for s in (*state.prefilling.values(), *state.decoding.values()) if not s.transfer_open]
+    running = (*state.prefilling.values(), *state.decoding.values())
+    return [s for s in running if not s.transfer_open and s.request_id not in state.flying]
 
 
 def choose_victim(state: ReplicaState, now: float) -> Sequence:
@@ -32,7 +33,7 @@ def choose_victim(state: ReplicaState, now: float) -> Sequence:
     limit = state.config.max_preemptions
     return min(
         _preemptible(state),
-        key=lambda s: (s.preemptions >= limit, s.request.priority, -_spare_s(s, now), -s.arrived_at, s.request_id),
+        key=lambda s: (s.preemptions >= limit, s.request.priority, -spare_s(s, now), -s.arrived_at, s.request_id),
     )
 
 
@@ -49,28 +50,57 @@ def make_room_for_decodes(state: ReplicaState, now: float) -> None:
             sequence.add_block(state.ledger.allocate(1)[0], state.layout.block_size)
 
 
+def make_room_for_rows(state: ReplicaState, rows: list[Sequence], now: float) -> list[Sequence]:
+    """The same for `rows` of `state.decoding`, where other batches are in flight; those that have room in the end.
+
+    What is in flight cannot be preempted. A row that nobody else gives way to then waits for a batch to land, blocks
+    kept: the last one in flight leaves everybody to choose from.
+    """
+    ready = []
+    for sequence in rows:
+        if sequence.num_computed >= sequence.capacity:
+            while sequence.request_id in state.decoding and state.ledger.num_free == 0:
+                victim = choose_victim(state, now)
+                last_resort = victim is sequence or victim.preemptions >= state.config.max_preemptions
+                if last_resort and state.in_flight is not None:
+                    break
+                state.preempt(victim, now)
+            if sequence.request_id in state.decoding and state.ledger.num_free:
+                sequence.add_block(state.ledger.allocate(1)[0], state.layout.block_size)
+        ready.append(sequence)
+    return [s for s in ready if s.request_id in state.decoding and s.num_computed < s.capacity]
+
+
 def give_way(state: ReplicaState, now: float) -> None:
     """Make room for the first of the highest priority that waits, if sequences of lower priority are in its way.
 
-    Called between steps. Nobody is preempted when it would not be enough, and none more often than `max_preemptions`.
-    The one that room was made for is urgent from then on: it need not wait for a lease.
+    Called when a step may begin; who is in a batch in flight gives way when that has landed. Nobody is preempted when
+    it would not be enough, and none more often than `max_preemptions`. The one that room was made for is urgent from
+    then on: it need not wait for a lease.
     """
     queue = (*state.waiting.values(), *state.to_receive.values())
     priority = max((s.request.priority for s in queue), default=None)
     if priority is None:
         return
     limit = state.config.max_preemptions
-    lower = [s for s in _preemptible(state) if s.request.priority < priority and s.preemptions < limit]
+    running = (*state.prefilling.values(), *state.decoding.values())
+    lower = [s for s in running if s.request.priority < priority and s.preemptions < limit and not s.transfer_open]
     if not lower:
         return
     highest = (s for s in queue if s.request.priority == priority)
     first = min(highest, key=lambda s: (s.status is not Status.PREEMPTED, s.ttft_deadline, s.request_id))
     if not _would_be_enough(state, first, lower) or Reserve(state).admits(first, look_up(state, first)):
         return
-    lower.sort(key=lambda s: (s.request.priority, -_spare_s(s, now), -s.arrived_at, s.request_id))
+    lower.sort(key=lambda s: (s.request.priority, -spare_s(s, now), -s.arrived_at, s.request_id))
+    landing: list[Sequence] = []
     for victim in lower:
-        state.preempt(victim, now)
-        first.made_room = True
+        if victim.request_id in state.flying:
+            landing.append(victim)
+        else:
+            state.preempt(victim, now)
+            first.made_room = True
+        if landing and _would_be_enough(state, first, landing):
+            return
         if Reserve(state).admits(first, look_up(state, first)):
             return
 

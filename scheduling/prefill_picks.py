@@ -94,7 +94,8 @@ class PrefillPicker:
             if (full or self._grant.begun_only) and not candidate.blocks:
                 continue
             sequence, cached = self._whose_turn(candidate)
-            if sequence.request_id in picked or sequence.status is Status.RECEIVING:
+            busy = sequence.request_id in picked or sequence.request_id in self._state.flying
+            if busy or sequence.status is Status.RECEIVING:
                 continue
             waits = not sequence.blocks
             if waits and not self._reserve.admits(sequence, cached):

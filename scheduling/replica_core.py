@@ -1,7 +1,8 @@
 """The decisions of one replica: events in, actions out, time as an argument. No clock, no I/O, no randomness.
 
-One step is in flight at most. Every `handle` that finds no step in flight starts the next one if anything can run, so
-the device is never idle with work at hand and nobody needs a timer. The next step stands before the outputs of the
+One step is in flight at most, or `pipeline_depth` of them where the device is a pipeline of stages. Every `handle` that
+finds fewer starts the next one if anything can run, so the device is never idle with work at hand and nobody needs a
+timer. The next step stands before the outputs of the
 last in the answer, so that the device starts before tokens are serialised; what the data plane must do stands before
 that step. A body performs the actions in that order.
 """
@@ -42,7 +43,7 @@ from contracts.replica_io import (
 from contracts.request import Request
 from contracts.views import ReplicaView, StepCost
 from scheduling.admission import look_up, refusal, stop_tokens_of
-from scheduling.batching import next_step
+from scheduling.batching import start_steps
 from scheduling.block_ledger import BlockLedger
 from scheduling.config import ReplicaCoreConfig
 from scheduling.handoff_receiving import arriving, end_leases, lost, received, reserve_handoffs
@@ -122,17 +123,16 @@ class ReplicaCore:
         outputs += end_leases(state, now)
         end_holds(state, now)
         if not isinstance(event, KVArriving):  # by far the most frequent, and it makes no room
-            if state.in_flight is None:
+            if state.in_flight is None or state.num_in_flight < state.config.pipeline_depth:
                 give_way(state, now)
             reserve_handoffs(state, now)
         probe = state.links.next_probe(state.config, now)
-        step_next = next_step(state, now) if state.in_flight is None else None
+        steps = start_steps(state, now)
         if state.transfer_actions:
             actions += state.transfer_actions
             state.transfer_actions = []
-        if step_next is not None:
-            state.in_flight = step_next
-            actions.append(RunStep(step_next.batch))
+        for step in steps:
+            actions.append(RunStep(step.batch))
         if probe is not None:
             actions.append(probe)
         if outputs:
@@ -222,9 +222,9 @@ class ReplicaCore:
         return outputs
 
     def _take_step(self, step_index: int) -> StepInFlight:
-        step = self.state.in_flight
-        if step is None or step.batch.step_index != step_index:
-            flying = "none" if step is None else str(step.batch.step_index)
+        oldest = self.state.in_flight
+        step = self.state.land(step_index)
+        if step is None:
+            flying = "none" if oldest is None else str(oldest.batch.step_index)
             raise InvalidTransition(f"step {step_index} ended, but the step in flight is {flying}")
-        self.state.in_flight = None
         return step

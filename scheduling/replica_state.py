@@ -22,7 +22,7 @@ from scheduling.step_shape import StepShape
 
 @dataclass(slots=True)
 class StepInFlight:
-    """The one step that runs now: its batch, the sequences of its chunks in the same order, and what it was allowed."""
+    """A step that runs now: its batch, the sequences of its chunks in the same order, and what it was allowed."""
 
     batch: Batch
     sequences: list[Sequence]
@@ -70,6 +70,8 @@ class ReplicaState:
     `waiting` (to be computed here, a preempted one too), `to_receive` (waiting for blocks to take KV in), `prefilling`,
     `receiving`, `sending` and `decoding` partition it by status, apart from ending ones.
     `computing` names, by hash, the blocks that a prefilling or receiving sequence is about to fill, and which one.
+    `in_flight` is the oldest step that runs; `behind`, oldest first, are those that a pipeline has taken in after it,
+    and `flying`, kept only where there may be several, names the sequences of all of them.
     `transfer_actions` are what the event at hand asks of the data plane; `links` is keyed by peer.
     """
 
@@ -95,6 +97,8 @@ class ReplicaState:
     computing: dict[bytes, Sequence] = field(default_factory=dict)
     waiting_tokens: int = 0
     in_flight: StepInFlight | None = None
+    behind: list[StepInFlight] = field(default_factory=list)
+    flying: set[str] = field(default_factory=set)
     next_step_index: int = 0
     forgotten: list[str] = field(default_factory=list)
     draining: bool = False
@@ -111,9 +115,41 @@ class ReplicaState:
         """Sequences that hold no blocks yet, or none any more."""
         return len(self.waiting) + len(self.to_receive)
 
+    @property
+    def num_in_flight(self) -> int:
+        """Steps that run."""
+        return 0 if self.in_flight is None else 1 + len(self.behind)
+
     def in_step(self, sequence: Sequence) -> bool:
-        """Whether the step in flight may write to its blocks."""
-        return self.in_flight is not None and any(other is sequence for other in self.in_flight.sequences)
+        """Whether a step in flight may write to its blocks."""
+        if self.in_flight is None:
+            return False
+        if any(other is sequence for other in self.in_flight.sequences):
+            return True
+        return any(other is sequence for step in self.behind for other in step.sequences)
+
+    def launch(self, step: StepInFlight) -> None:
+        """The step runs from now on."""
+        if self.in_flight is None:
+            self.in_flight = step
+        else:
+            self.behind.append(step)
+        if self.config.pipeline_depth > 1:
+            self.flying.update(s.request_id for s in step.sequences)
+
+    def land(self, step_index: int) -> StepInFlight | None:
+        """The step has ended, in whatever order; None if no such step runs."""
+        step = self.in_flight
+        if step is not None and step.batch.step_index == step_index:
+            self.in_flight = self.behind.pop(0) if self.behind else None
+        else:
+            step = next((other for other in self.behind if other.batch.step_index == step_index), None)
+            if step is None:
+                return None
+            self.behind.remove(step)
+        if self.flying:
+            self.flying.difference_update(s.request_id for s in step.sequences)
+        return step
 
     def enqueue(self, sequence: Sequence) -> None:
         """A new or preempted sequence waits."""

@@ -29,7 +29,7 @@ def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) 
         running=state.num_running,
         slack_quantiles_s=tuple(lower_quantile(ordered, q) for q in SLACK_QUANTILES) if ordered else (),
         slack_mean_s=sum(ordered) / len(ordered) if ordered else 0.0,
-        decode_step_s=state.predictor.predict_s(decode_shape(state)),
+        decode_step_s=state.config.pipeline_depth * state.predictor.predict_s(decode_shape(state)),
         free_blocks=state.ledger.num_free,
         num_blocks=state.ledger.num_blocks,
         block_size=state.layout.block_size,

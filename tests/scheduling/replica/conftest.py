@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from contracts.batch import Batch, Chunk, SequenceStart, TokenLogprobs
+from contracts.batch import Batch, Chunk, SequenceStart, StepResult, TokenLogprobs
 from contracts.errors import EngineFailure, ErrorInfo
 from contracts.handoff import DecodeLeg, PrefillLeg
 from contracts.phase import Role
@@ -66,7 +66,11 @@ def shape_cost_s(batch: Batch, cost: StepCost = COST) -> float:
 
 
 class ReplicaLab:
-    """Drives one core. `duration` says how long a batch really takes; the clock is `now`."""
+    """Drives one core. `duration` says how long a batch really takes; the clock is `now`.
+
+    A core with a pipeline has several batches in flight, `in_flight` and those `behind` it. They land in order; the
+    engine computes each when it lands, or all along the way (`eager`), as the stages of a pipeline would.
+    """
 
     def __init__(
         self,
@@ -79,7 +83,12 @@ class ReplicaLab:
         cost: StepCost = COST,
         duration: Callable[[Batch], float] = shape_cost_s,
         eos_every: int = 0,
+        eager: bool = False,
     ) -> None:
+        self.depth = 1 if config is None else config.pipeline_depth
+        self.eager = eager
+        self.behind: list[Batch] = []
+        self.results: dict[int, StepResult | EngineFailure] = {}
         self.spec = fake_spec(vocab_size=64, max_context=max_context)
         self.layout = fake_layout(self.spec, block_size=block_size)
         self.engine = FakeEngine(self.spec, self.layout, num_blocks, eos_every=eos_every)
@@ -104,10 +113,7 @@ class ReplicaLab:
         for action in actions:
             match action:
                 case RunStep(batch=batch):
-                    assert self.in_flight is None, "two steps in flight"
-                    assert batch.chunks, "an empty batch"
-                    self.in_flight = batch
-                    self.batches.append((self.now, batch))
+                    self._launch(batch)
                 case Emit(outputs=outputs):
                     self._receive(outputs)
                 case Refuse(request_id=request_id, error=error):
@@ -117,6 +123,26 @@ class ReplicaLab:
                     self.drained = True
         assert sum(isinstance(action, Emit) for action in actions) <= 1
         return actions
+
+    def _launch(self, batch: Batch) -> None:
+        flying = [] if self.in_flight is None else [self.in_flight, *self.behind]
+        assert len(flying) < self.depth, "too many steps in flight"
+        assert batch.chunks, "an empty batch"
+        busy = {chunk.sequence_id for other in flying for chunk in other.chunks}
+        assert not busy & {chunk.sequence_id for chunk in batch.chunks}, "a sequence in two batches in flight"
+        if self.in_flight is None:
+            self.in_flight = batch
+        else:
+            self.behind.append(batch)
+        self.batches.append((self.now, batch))
+        if self.eager:
+            self._compute(batch)
+
+    def _compute(self, batch: Batch) -> None:
+        try:
+            self.results[batch.step_index] = self.engine.step(batch)
+        except EngineFailure as error:
+            self.results[batch.step_index] = error
 
     def _receive(self, outputs: tuple[SequenceOutput, ...]) -> None:
         for output in outputs:
@@ -172,17 +198,20 @@ class ReplicaLab:
         return record
 
     def step(self) -> Batch | None:
-        """Let the step in flight end; the next one may start. None if nothing runs."""
-        batch, self.in_flight = self.in_flight, None
+        """Let the oldest step in flight end; the next one may start. None if nothing runs."""
+        batch = self.in_flight
         if batch is None:
             return None
+        self.in_flight = self.behind.pop(0) if self.behind else None
         duration = self.duration(batch)
         self.now += duration if 0.0 < duration < 1e6 else 0.0
-        try:
-            event: ReplicaEvent = StepDone(self.engine.step(batch), duration)
-        except EngineFailure as error:
-            event = StepFailed(batch.step_index, str(error))
-        self.send(event)
+        if not self.eager:
+            self._compute(batch)
+        result = self.results.pop(batch.step_index)
+        if isinstance(result, EngineFailure):
+            self.send(StepFailed(batch.step_index, str(result)))
+        else:
+            self.send(StepDone(result, duration))
         return batch
 
     def run(self, max_steps: int = 5000) -> None:

@@ -45,6 +45,7 @@ configs = st.builds(
     prefix_cache=st.booleans(),
     output_reserve_quantile=st.sampled_from([0.0, 0.5, 1.0]),
     max_preemptions=st.sampled_from([0, 1, 3]),
+    pipeline_depth=st.sampled_from([1, 1, 2, 3, 4]),
 )
 arrivals = st.tuples(
     st.just("arrive"),
@@ -118,12 +119,20 @@ class Life:
     num_blocks=st.sampled_from([6, 16, 64]),
     block_size=st.sampled_from([1, 4]),
     config=configs,
+    eager=st.booleans(),
     life=lives,
 )
 def test_any_life_ends_well(
-    replica_lab: Lab, role: Role, num_blocks: int, block_size: int, config: ReplicaCoreConfig, life: list[Any]
+    replica_lab: Lab,
+    role: Role,
+    num_blocks: int,
+    block_size: int,
+    config: ReplicaCoreConfig,
+    eager: bool,
+    life: list[Any],
 ) -> None:
-    lab = replica_lab(role, num_blocks=num_blocks, block_size=block_size, max_context=96, config=config, eos_every=9)
+    blocks = {"num_blocks": num_blocks, "block_size": block_size}
+    lab = replica_lab(role, **blocks, max_context=96, config=config, eos_every=9, eager=eager)
     doings = Life(lab)
     for operation in life:
         doings.perform(operation)

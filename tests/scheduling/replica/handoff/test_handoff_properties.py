@@ -28,6 +28,7 @@ configs = st.builds(
     max_running=st.sampled_from([1, 2, 64]),
     max_waiting=st.sampled_from([3, 30]),
     max_receiving=st.sampled_from([1, 3, 16]),
+    pipeline_depth=st.sampled_from([1, 1, 2, 4]),
     min_chunk=st.just(1),
     max_chunk=st.sampled_from([4, 7, 32]),
     chunk_multiple=st.sampled_from([1, 4]),
