@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from cli.overlay import build, merge, parse_assignment, read_toml
+from contracts.control_secret import CONTROL_SECRET_VARIABLE
 from contracts.errors import ConfigError
 from contracts.phase import Role
 from contracts.request import Slo
 from replica.config import ReplicaConfig, with_secret
-from router.config import ADMIN_TOKEN_VARIABLE, RouterConfig
+from router.config import ADMIN_TOKEN_VARIABLE, API_KEYS_VARIABLE, RouterConfig
 from scheduling.admission_rules import parse_rule
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 
@@ -59,6 +60,15 @@ def _check_finite(value: Any, where: str) -> None:
             _check_finite(inner, f"{where}.{name}" if where else name)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{where} must be a finite number, but is {value}", param=where)
+
+
+def _router_secrets() -> dict[str, Any]:
+    """What the environment holds of them: command lines can be read by everybody on the machine."""
+    names = {"admin_token": ADMIN_TOKEN_VARIABLE, "control_secret": CONTROL_SECRET_VARIABLE}
+    found: dict[str, Any] = {name: os.environ[variable] for name, variable in names.items() if os.environ.get(variable)}
+    if keys := os.environ.get(API_KEYS_VARIABLE):
+        found["api_keys"] = [key.strip() for key in keys.split(",") if key.strip()]
+    return found
 
 
 class Settings:
@@ -154,7 +164,7 @@ class Settings:
         layers = [
             {"model": self.model, "slo": self.table("slo"), "cluster": self.table("cluster")},
             self.table("router"),
-            {"admin_token": os.environ[ADMIN_TOKEN_VARIABLE]} if os.environ.get(ADMIN_TOKEN_VARIABLE) else {},
+            _router_secrets(),
             fixed or {},
         ]
         return build(RouterConfig, layers)

@@ -2,6 +2,7 @@
 
     PhaseServeError
     ├── InvalidRequest      400  the request is wrong; `param` names the field
+    ├── Unauthorized        401  API keys are wanted, and the request brings none that is known
     ├── UnknownModel        404
     ├── UnknownRequest      404
     ├── UnknownReplica      404
@@ -88,6 +89,13 @@ class UnknownReplica(PhaseServeError):
 
     status = 404
     code = "replica_not_found"
+
+
+class Unauthorized(PhaseServeError):
+    """API keys are wanted, and the request brings none that is known."""
+
+    status = 401
+    code = "invalid_api_key"
 
 
 class Forbidden(PhaseServeError):

@@ -12,7 +12,9 @@ from typing import cast
 import zmq
 import zmq.asyncio
 
+from contracts.control_secret import ControlEnd, key_seed
 from contracts.errors import ConfigError
+from replica.door import Door
 
 MAX_MESSAGE_BYTES = 64 << 20
 LINGER_MS = 300
@@ -27,11 +29,18 @@ class Delivery(Enum):
 
 
 class RouterChannel:
-    """Bound on `host:port` (port 0: any free one; `endpoint` says which). Raises `ConfigError` when it cannot bind."""
+    """Bound on `host:port` (port 0: any free one; `endpoint` says which). Raises `ConfigError` when it cannot bind.
 
-    def __init__(self, host: str, port: int, *, queued_messages: int) -> None:
+    With a `control_secret` only routers that know it get through, and everything is encrypted.
+    """
+
+    def __init__(self, host: str, port: int, *, queued_messages: int, control_secret: str = "") -> None:
         self._context = zmq.asyncio.Context()
+        self._door = Door(self._context, control_secret) if control_secret else None
         self._socket = self._context.socket(zmq.ROUTER)
+        if control_secret:
+            self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+            self._socket.setsockopt(zmq.CURVE_SECRETKEY, key_seed(control_secret, ControlEnd.REPLICA))
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.SNDHWM, queued_messages)
         self._socket.setsockopt(zmq.RCVHWM, queued_messages)
@@ -41,6 +50,8 @@ class RouterChannel:
         try:
             self._socket.bind(f"tcp://{f'[{host}]' if ':' in host else host}:{port or '*'}")
         except zmq.ZMQError as error:
+            if self._door is not None:
+                self._door.close()
             self._context.destroy(linger=0)
             raise ConfigError(f"cannot listen on {host}:{port}: {error}", param="port") from error
         self.endpoint = cast(bytes, self._socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
@@ -70,4 +81,6 @@ class RouterChannel:
     def close(self) -> None:
         """Close the socket; what is queued has `LINGER_MS` to leave."""
         self._socket.close()
+        if self._door is not None:
+            self._door.close()
         self._context.term()

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from contracts.control_secret import CONTROL_SECRET_VARIABLE, check_control_secret
 from contracts.errors import ConfigError
 from contracts.phase import Role
 from contracts.views import StepCost
@@ -80,6 +81,7 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One replica process. `port` 0 takes any free one. With `parent_pid` it ends when that process is gone.
+    With a `control_secret` only routers that know it may connect (`contracts.control_secret`).
     On `health_port` (None: not at all, 0: any free one) of `host` it answers the probes of a supervisor over HTTP.
 
     A prefill or decode replica has a data plane, others when `transfer.enabled`: then the fleet's secret is needed.
@@ -100,6 +102,7 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     transfer: TransferConfig = TransferConfig()
     roles_may_change: bool = False
     health_port: int | None = None
+    control_secret: str = ""
     parent_pid: int = 0
 
     @property
@@ -120,6 +123,7 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         for name, port in (("port", self.port), ("health_port", self.health_port or 0)):
             if not 0 <= port <= 65535:
                 raise ConfigError(f"{name} must lie between 0 and 65535, but is {port}", param=name)
+        check_control_secret(self.control_secret)
         if self.hands_over and len(self.transfer.secret) < MIN_SECRET_CHARS:
             raise ConfigError(
                 f"a replica that hands KV over needs the fleet's secret, at least {MIN_SECRET_CHARS} characters, the"
@@ -138,7 +142,9 @@ def read_config(source: str) -> ReplicaConfig:
 
 
 def with_secret(tables: dict[str, Any]) -> dict[str, Any]:
-    """The tables of a replica with the environment's secret in place of theirs, if there is one."""
+    """The tables of a replica with the environment's secrets in place of theirs, where there are any."""
+    if control_secret := os.environ.get(CONTROL_SECRET_VARIABLE):
+        tables = {**tables, "control_secret": control_secret}
     secret = os.environ.get(SECRET_VARIABLE)
     transfer = tables.get("transfer", {})
     if not secret or not isinstance(transfer, dict):
@@ -149,8 +155,11 @@ def with_secret(tables: dict[str, Any]) -> dict[str, Any]:
 def without_secret(config: ReplicaConfig) -> tuple[str, dict[str, str]]:
     """The configuration as JSON text for a command line, and the environment that holds the rest of it."""
     tables = msgspec.to_builtins(config)
+    secrets = {CONTROL_SECRET_VARIABLE: tables.pop("control_secret")}
     secret = tables["transfer"].pop("secret")
-    return msgspec.json.encode(tables).decode(), {SECRET_VARIABLE: secret} if config.hands_over else {}
+    if config.hands_over:
+        secrets[SECRET_VARIABLE] = secret
+    return msgspec.json.encode(tables).decode(), {name: value for name, value in secrets.items() if value}
 
 
 def _read_tables(source: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from functools import partial
 
 import uvloop
 
+from contracts.control_secret import CONTROL_SECRET_VARIABLE
 from contracts.errors import ConfigError, ModelError
 from contracts.kv import Fingerprint
 from contracts.views import ReplicaIdentity, StepCost
@@ -100,7 +101,12 @@ async def _serve_routers(
     identity: ReplicaIdentity,
     transfer: Transfer | None,
 ) -> None:
-    channel = RouterChannel(config.host, config.port, queued_messages=config.loop.queued_messages)
+    channel = RouterChannel(
+        config.host,
+        config.port,
+        queued_messages=config.loop.queued_messages,
+        control_secret=config.control_secret,
+    )
     try:
         phases = Phases(loaded.engine, None if transfer is None else transfer.giver)
         routers = Routers(channel, config.loop.max_routers)
@@ -170,6 +176,8 @@ def _announce(config: ReplicaConfig, loaded: LoadedEngine, endpoint: str) -> Non
         engine.kv_layout.block_size,
         _cost_in_words(loaded.cost),
     )
+    if not config.control_secret and config.host not in ("127.0.0.1", "::1", "localhost"):
+        log.warning("whoever reaches %s may use this replica: set %s", endpoint, CONTROL_SECRET_VARIABLE)
     print(f"{READY_MARK} {endpoint}", flush=True)
 
 

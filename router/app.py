@@ -21,6 +21,7 @@ from contracts.errors import ConfigError, ErrorInfo, InvalidRequest, PhaseServeE
 from engine.checkpoint.model_files import ModelFiles
 from engine.checkpoint.resolve import resolve_model
 from router.answer_headers import kept_headers
+from router.api_keys import ApiKeys
 from router.chat_template import ChatTemplate
 from router.client_text import clip
 from router.config import RouterConfig
@@ -100,7 +101,9 @@ def _served(config: RouterConfig, files: ModelFiles) -> tuple[Served, PromptEnco
         encoder=encoder,
         template=template,
     )
-    served = Served(config, names, int(time.time()), OpenBodies(), intake, fleet, metrics, table)
+    served = Served(
+        config, names, int(time.time()), OpenBodies(), intake, fleet, metrics, table, ApiKeys(config.api_keys)
+    )
     return served, encoder
 
 
@@ -108,6 +111,8 @@ def _error(info: ErrorInfo, extra: Mapping[str, str] | None = None) -> Response:
     headers = dict(extra or {})
     if info.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(info.retry_after_s)))
+    if info.status == 401:
+        headers["www-authenticate"] = "Bearer"
     return Response(_encoded(info), status_code=info.status, media_type="application/json", headers=headers)
 
 

@@ -7,12 +7,14 @@ from typing import get_args
 
 import msgspec
 
+from contracts.control_secret import check_control_secret
 from contracts.errors import ConfigError
 from contracts.request import Slo
 from router.share_key import FairShareBy
 from scheduling.config import ClusterCoreConfig
 
 ADMIN_TOKEN_VARIABLE = "PHASESERVE_ADMIN_TOKEN"
+API_KEYS_VARIABLE = "PHASESERVE_API_KEYS"
 _ENDPOINT = re.compile(r"tcp://([^\[\]:/]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}\Z")
 
 
@@ -60,6 +62,9 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `max_context` lowers the model's own context length when set.
     `admin_token` is what an operator's endpoints want as bearer (in the environment: `PHASESERVE_ADMIN_TOKEN`); empty:
     they are for clients on this machine only.
+    `api_keys`: whoever asks under /v1 must send one of them as bearer (in the environment: `PHASESERVE_API_KEYS`,
+    separated by commas); empty: everybody may ask. With a `control_secret` it speaks only to replicas that know it
+    (`contracts.control_secret`). With `tls_cert` and `tls_key` (PEM files) the port speaks HTTPS.
     `fair_share_by` says what tells apart those among whom service is shared, see `router.share_key`.
 
     Of `shards` routers that share a port and the list `replicas`, this is number `shard`: it serves the replicas that
@@ -81,6 +86,10 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     request_deadline_s: float = 600.0
     drain_s: float = 60.0
     admin_token: str = ""
+    api_keys: tuple[str, ...] = ()
+    control_secret: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
     fair_share_by: FairShareBy = "api_key"
     shard: int = 0
     shards: int = 1
@@ -110,6 +119,11 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(f"port {self.port} is not in 0..65535", param="port")
         if self.max_context is not None and self.max_context < 2:
             raise ConfigError("max_context must be at least 2", param="max_context")
+        check_control_secret(self.control_secret)
+        if any(not _TOKEN.match(key) for key in self.api_keys):
+            raise ConfigError("an API key must be at least 16 printable characters without spaces", param="api_keys")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ConfigError("tls_cert and tls_key belong together: one of them is missing", param="tls_cert")
         if self.admin_token and not _TOKEN.match(self.admin_token):
             raise ConfigError(
                 "admin_token must be at least 16 printable characters without spaces", param="admin_token"

@@ -9,12 +9,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import msgspec
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 from starlette.requests import Request
 
 from contracts.errors import Overloaded, PhaseServeError, UnknownModel, UnknownRequest
 from router.answer_headers import answer_headers, keep_headers
+from router.api_keys import ApiKeys
 from router.client_text import clip
 from router.config import RouterConfig
 from router.event_stream import EventStream
@@ -45,6 +46,7 @@ class Served:
     fleet: Fleet
     metrics: RouterMetrics
     table: TokenTable
+    api_keys: ApiKeys
 
 
 def build_routes(served: Served) -> APIRouter:
@@ -61,18 +63,23 @@ def build_routes(served: Served) -> APIRouter:
     routes.add_route("/v1/chat/completions", chat_completions, methods=["POST"])
     routes.add_route("/v1/completions", completions, methods=["POST"])
 
-    @routes.api_route("/v1/models", methods=READ)
+    def key_holder(request: Request) -> None:
+        served.api_keys.check(request.headers)
+
+    only_key_holders = [Depends(key_holder)]
+
+    @routes.api_route("/v1/models", methods=READ, dependencies=only_key_holders)
     async def models() -> Response:
         return _json({"object": "list", "data": [_model(served, name) for name in served.names]})
 
-    @routes.api_route("/v1/models/{name:path}", methods=READ)
+    @routes.api_route("/v1/models/{name:path}", methods=READ, dependencies=only_key_holders)
     async def model(name: str) -> Response:
         if name not in served.names:
             raise UnknownModel(f"the model {clip(name)!r} is not served here", param="model")
         return _json(_model(served, name))
 
-    @routes.api_route("/v1/requests/{request_id}/cancel", methods=["POST"])
-    @routes.api_route("/v1/requests/{request_id}", methods=["DELETE"])
+    @routes.api_route("/v1/requests/{request_id}/cancel", methods=["POST"], dependencies=only_key_holders)
+    @routes.api_route("/v1/requests/{request_id}", methods=["DELETE"], dependencies=only_key_holders)
     async def cancel(request_id: str) -> Response:
         num_cancelled = served.fleet.cancel(request_id)
         if not num_cancelled:
@@ -121,6 +128,7 @@ async def _generate(request: Request, served: Served, endpoint: Endpoint) -> Res
 
 
 async def _judged(request: Request, served: Served, endpoint: Endpoint, request_id: str) -> Generation:
+    served.api_keys.check(request.headers)
     limits = served.config.limits
     _check_room(served)
     body = await read_body(request, limits, served.bodies)

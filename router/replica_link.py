@@ -14,9 +14,11 @@ from typing import Protocol, cast
 
 import zmq
 import zmq.asyncio
+from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from contracts import wire
+from contracts.control_secret import CONTROL_SECRET_VARIABLE, ControlEnd, key_seed
 from contracts.errors import ErrorInfo, ProtocolError
 from contracts.handoff import KVTicket
 from contracts.prefixes import PrefixChange
@@ -29,6 +31,9 @@ QUEUED_MESSAGES = 8192
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 HELLO_S = 0.05
 REFUSED_RETRY_S = 5.0
+HANDSHAKE_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
 
 
 class LinkOwner(Protocol):
@@ -87,6 +92,7 @@ class ReplicaLink:
         owner: LinkOwner,
         heartbeat_s: float,
         silence_s: float,
+        control_secret: str = "",
     ) -> None:
         self.endpoint = endpoint
         self.replica_id: str | None = None
@@ -96,6 +102,7 @@ class ReplicaLink:
         self._owner = owner
         self._heartbeat_s = heartbeat_s
         self._silence_s = silence_s
+        self._control_secret = control_secret
         self._socket: zmq.asyncio.Socket | None = None
         self._heard_s = 0.0
         self._broken = False
@@ -138,8 +145,11 @@ class ReplicaLink:
         socket.setsockopt(zmq.RCVHWM, QUEUED_MESSAGES)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         socket.setsockopt(zmq.IPV6, int("[" in self.endpoint))
+        if self._control_secret:
+            _prove(socket, self._control_secret)
         self._broken = self._connected = False
-        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        watched = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED
+        monitor = socket.get_monitor_socket(watched)
         down = LinkDownError("closed", self._heartbeat_s)
         try:
             self._connect(socket)
@@ -186,6 +196,12 @@ class ReplicaLink:
         """
         while True:
             event = await recv_monitor_message(monitor)
+            is_turned_away = (
+                bool(self._control_secret) and not self._connected and event["event"] == zmq.EVENT_DISCONNECTED
+            )
+            if is_turned_away or event["event"] & HANDSHAKE_FAILED:
+                reason = f"the handshake failed: router and replica have different {CONTROL_SECRET_VARIABLE}"
+                raise LinkDownError(reason, REFUSED_RETRY_S)
             self._connected = event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if self._connected:
                 continue
@@ -244,3 +260,12 @@ class ReplicaLink:
                 raise LinkDownError("the connection broke", self._heartbeat_s)
             if self.replica_id is not None and now - self._heard_s > self._silence_s:
                 raise LinkDownError(f"silent for {self._silence_s:g} s", self._heartbeat_s)
+
+
+def _prove(socket: zmq.asyncio.Socket, control_secret: str) -> None:
+    """CURVE: this end holds the routers' key, and speaks to who holds the replicas'."""
+    own = key_seed(control_secret, ControlEnd.ROUTER)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, own)
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, z85.decode(zmq.curve_public(z85.encode(own))))
+    theirs = zmq.curve_public(z85.encode(key_seed(control_secret, ControlEnd.REPLICA)))
+    socket.setsockopt(zmq.CURVE_SERVERKEY, z85.decode(theirs))

@@ -7,6 +7,7 @@ import gc
 import logging
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Generator
 
@@ -59,9 +60,10 @@ def run_router(config: RouterConfig) -> int:
 
     app = build_app(config, on_broken=stop_broken)
     server = _server(config, app)
+    _check_certificate(config)
     _spare_the_collector()
     with _listener(config) as listener:
-        log.info("listening on http://%s:%d", *listener.getsockname()[:2])
+        log.info("listening on %s://%s:%d", "https" if config.tls_cert else "http", *listener.getsockname()[:2])
         server.run(sockets=[listener])
     return 1 if broken.is_set() or not server.started else 0
 
@@ -71,6 +73,16 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_ALLOCATIONS, 20, 50)
+
+
+def _check_certificate(config: RouterConfig) -> None:
+    """Raises `ConfigError` naming the file: uvicorn would only say so when it serves already."""
+    if not config.tls_cert:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"tls_cert {config.tls_cert} with its tls_key: {error}", param="tls_cert") from error
 
 
 def _listener(config: RouterConfig) -> socket.socket:
@@ -98,5 +110,7 @@ def _server(config: RouterConfig, app: FastAPI) -> _Server:
         log_config=None,
         lifespan="on",
         timeout_graceful_shutdown=int(config.drain_s),
+        ssl_certfile=config.tls_cert or None,
+        ssl_keyfile=config.tls_key or None,
     )
     return _Server(settings)
