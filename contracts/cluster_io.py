@@ -221,10 +221,12 @@ class DrainReplica(msgspec.Struct, frozen=True):
 
 class ProposeReplicas(msgspec.Struct, frozen=True):
     """The fleet would do better with `change` more replicas (fewer, when negative), for `reason`. Whoever can start and
-    stop replicas may follow it; a replica that is to go is drained with `DrainReplica` first."""
+    stop replicas may follow it; a replica that is to go is drained with `DrainReplica` first. `spared` is the one that
+    can be spared best."""
 
     change: int
     reason: str
+    spared: str | None = None
 
 
 ClusterAction = (

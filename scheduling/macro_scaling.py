@@ -148,7 +148,7 @@ class MacroScaling:
         self._proposed_at = now
         kind = "propose_more" if change > 0 else "propose_fewer"
         self._decisions.note(now, kind, reason, replica_id, **numbers)
-        return ProposeReplicas(change, reason)
+        return ProposeReplicas(change, reason, replica_id)
 
     def _observe(self, record: RequestRecord, now: float) -> None:
         target_s = record.asked.slo.ttft_s
