@@ -49,8 +49,10 @@ class KVShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`count` replicas of one kind. Ids are `<name>-0`, `<name>-1` ...; `name` is the role's unless given.
 
-    `cost` says how long a step takes, `noise` how widely it spreads (standard deviation of the logarithm). Links carry
-    `link_bytes_per_s` each way. `num_blocks` KV blocks, `max_context` tokens of prompt and output.
+    `cost` says how long a step takes, `noise` how widely it spreads (standard deviation of the logarithm), `turn_s`
+    what the process takes from the end of a step to the begin of the next. Links carry `link_bytes_per_s` each way.
+    `num_blocks` KV blocks, `max_context` tokens of prompt and output. Replicas with the same `machine` (any name) share
+    its cores: while another of them computes, a step takes what `crowded` says.
     """
 
     role: Role
@@ -62,13 +64,16 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     num_blocks: int = 4096
     max_context: int = 32_768
     link_bytes_per_s: float = 1.25e9
+    turn_s: float = 0.0
+    machine: str = ""
+    crowded: CostModel | None = None
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
         for name in ("count", "num_blocks", "max_context"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"fleet.{name} must be at least 1", param=f"fleet.{name}")
-        for name in ("noise", "link_bytes_per_s"):
+        for name in ("noise", "link_bytes_per_s", "turn_s"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"fleet.{name} must not be negative", param=f"fleet.{name}")
 

@@ -1,0 +1,155 @@
+"""`phaseserve profile`: what a step of this engine costs here, as a file that `phaseserve simulate` reads.
+
+Runs the real engine over a grid of steps: chunks of many sizes behind many pasts, decode rows of many counts and
+contexts, both together. Fits design §5's predictor (`--kind fitted`) or a table over tokens (`--kind table`) to the
+mean of each, and says how far it is off. With `--neighbours N` the same again while N more engines compute beside it,
+as the replicas of one machine do. Settings as for `phaseserve up`.
+
+    phaseserve profile --quantization int8 --threads 1 --neighbours 1 --out cost.json
+
+and in the file for `phaseserve simulate --config`:
+
+    [[simulate.fleet]]
+    role = "mixed"
+    count = 2
+    cost_file = "cost.json"
+    machine = "this one"
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cli.profile_neighbours import NEIGHBOUR, Neighbours, be_neighbour
+from cli.settings import Settings, add_arguments
+from contracts.engine import Engine
+from contracts.errors import ConfigError
+from contracts.phase import Role
+from replica.config import ReplicaConfig
+from replica.load import load_engine
+from replica.profiling import Profiler
+from simulator.cost import Fitted, Table
+from simulator.cost_file import CostFile, encoded
+from simulator.files import write_whole
+from simulator.fitting import Residuals, Samples, fit, residuals, tabulate
+from simulator.scenario import KVShape
+
+_MODELS: dict[str, Callable[[Samples], Fitted | Table]] = {"fitted": fit, "table": tabulate}
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="phaseserve profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_arguments(parser)
+    parser.add_argument("--engine", choices=("torch", "fake"), default="torch")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the cost file goes (JSON)")
+    parser.add_argument("--kind", choices=tuple(_MODELS), default="fitted", help="the model that is fitted")
+    parser.add_argument("--neighbours", type=int, default=0, metavar="N", help="engines that compute beside it")
+    parser.add_argument("--repeats", type=int, default=6, metavar="N", help="steps of each point")
+    parser.add_argument("--decodes", type=int, default=16, metavar="N", help="most decode rows of a step")
+    parser.add_argument(NEIGHBOUR, action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args(words)
+
+
+def run(words: list[str]) -> int:
+    """Measure, print, write. Raises `ConfigError` for what is wrong, before anything is measured."""
+    arguments = parse(words)
+    config = _config(arguments)
+    os.environ["OMP_NUM_THREADS"] = str(config.engine.threads)
+    if arguments.neighbour:
+        be_neighbour(_profiler(config, arguments)[0])
+        return 0
+    with Neighbours(words, arguments.neighbours) as neighbours:
+        profiler, engine = _profiler(config, arguments)
+        neighbours.wait_ready()
+        about = _about(config, engine, arguments)
+        print(f"{about}\n{len(profiler.grid.points)} points, contexts of up to {profiler.grid.context} tokens")
+        alone, off = _measured(profiler, arguments, "alone")
+        crowded: Fitted | Table | None = None
+        crowded_off: Residuals | None = None
+        if arguments.neighbours:
+            neighbours.compute()
+            crowded, crowded_off = _measured(profiler, arguments, f"beside {arguments.neighbours}")
+        layout = engine.kv_layout
+        content = CostFile(
+            cost=alone,
+            residuals=off,
+            crowded=crowded,
+            crowded_residuals=crowded_off,
+            kv=KVShape(
+                num_layers=layout.num_layers,
+                num_kv_heads=layout.num_kv_heads,
+                head_dim=layout.head_dim,
+                block_size=layout.block_size,
+                dtype=layout.dtype,
+            ),
+            num_blocks=engine.num_blocks,
+            max_context=engine.spec.max_context,
+            about=about,
+        )
+        profiler.close()
+    if arguments.out is not None:
+        write_whole(arguments.out, encoded(content), "--out")
+        print(f"written to {arguments.out}")
+    return 0
+
+
+def _config(arguments: argparse.Namespace) -> ReplicaConfig:
+    for name, least in (("neighbours", 0), ("repeats", 1), ("decodes", 2)):
+        if getattr(arguments, name) < least:
+            raise ConfigError(f"--{name} must be at least {least}", param=f"--{name}")
+    if arguments.out is not None and not arguments.out.absolute().parent.is_dir():
+        raise ConfigError(f"--out: there is no folder {arguments.out.absolute().parent}", param="--out")
+    settings = Settings.from_arguments(arguments)
+    cores = os.cpu_count() or 1
+    threads = settings.table("engine").get("threads") or max(1, cores // (1 + arguments.neighbours))
+    fixed = {"engine": {"threads": threads}, "kind": arguments.engine}
+    return settings.replica(replica_id="profile", role=Role.MIXED, fixed=fixed)
+
+
+def _profiler(config: ReplicaConfig, arguments: argparse.Namespace) -> tuple[Profiler, Engine]:
+    engine = load_engine(config).engine
+    return Profiler(engine, config.core, arguments.decodes), engine
+
+
+def _measured(profiler: Profiler, arguments: argparse.Namespace, how: str) -> tuple[Fitted | Table, Residuals]:
+    def done(number: int) -> None:
+        print(f"\r{how}: round {number} of {arguments.repeats}", end="", file=sys.stderr, flush=True)
+
+    samples: Samples = profiler.measure(arguments.repeats, done)
+    print(file=sys.stderr)
+    model = _MODELS[arguments.kind](samples)
+    off = residuals(model, samples)
+    print(f"{how}: {_words(model)}")
+    print(
+        f"{how}: off by {off.mape:.1%} in the mean, {off.p95:.1%} at the 95th percentile of {off.points} points;"
+        f" steps of one point spread by {off.noise:.1%}"
+    )
+    return model, off
+
+
+def _words(model: Fitted | Table) -> str:
+    if isinstance(model, Table):
+        points = ", ".join(f"{tokens}: {1e3 * seconds:.1f}" for tokens, seconds in model.points)
+        return f"ms by tokens {points}; {1e9 * model.context_s:.1f} ns a context token, {1e9 * model.pair_s:.2f} a pair"
+    return (
+        f"{1e3 * model.a0:.2f} ms + {1e3 * model.a1:.4f} ms a token + {1e3 * model.b3:.3f} ms a decode row +"
+        f" {1e9 * model.b2:.1f} ns a context token + {1e9 * model.b0:.2f} ns a past x chunk + {1e9 * model.b1:.2f} ns"
+        " a chunk squared"
+    )
+
+
+def _about(config: ReplicaConfig, engine: Engine, arguments: argparse.Namespace) -> str:
+    today = datetime.now(UTC).date().isoformat()
+    beside = f", {arguments.neighbours} engines beside it" if arguments.neighbours else ""
+    return (
+        f"{engine.spec.name} on {engine.device}, {engine.numerics}, {config.engine.threads} threads{beside};"
+        f" {arguments.repeats} steps a point, {today}"
+    )
