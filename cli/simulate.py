@@ -7,108 +7,108 @@
 [[simulate.changes]]           kind = "kill", at_s = 10.0, replica_id = "decode-1", ...
 
 Without a file: a small fleet of CodeLlama2-34B on L20 cards, by --alternating, --mixed, --prefill, --decode and --rate.
+Another model on other hardware, in another layout:
+
+    phaseserve simulate --model qwen2-72b --hardware h100 --tp 4 --layout 1:3 --replicas 4 --link-rate 25 --rate 6
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from cli.overlay import build, parse_assignment, read_toml
-from cli.settings import Settings
+from cli.asked import DATA, Asked, Parser, check_target, scenario_of
+from cli.overlay import parse_assignment, read_toml
 from cli.simulated_table import table_of
 from contracts.errors import ConfigError
 from contracts.phase import Role
-from contracts.request import Slo
-from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
-from simulator.goodput import at_rate
+from simulator.drawing import draw_phases, missing, write_picture
+from simulator.files import write_whole
+from simulator.hardware import hardware_names
+from simulator.layouts import WORDS
+from simulator.models import model_names
 from simulator.run import simulate
 from simulator.scenario import Scenario
-from simulator.scenarios import small, under
+from simulator.timeline import Timeline
+
+TIMELINE_S = 60.0
 
 
-def parse(words: list[str]) -> argparse.Namespace:
+def parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    found = Parser(
         prog="phaseserve simulate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with the settings")
-    parser.add_argument("--set", action="append", default=[], metavar="K=V", help="one setting, e.g. simulate.seed=3")
+    found.add_argument("--config", type=Path, metavar="FILE", help="TOML file with the settings")
+    found.add_argument("--set", action="append", default=[], metavar="K=V", help="one setting, e.g. simulate.seed=3")
     for role in Role:
-        parser.add_argument(f"--{role.value}", type=int, default=0, metavar="N", help=f"so many {role.value} replicas")
-    parser.add_argument("--policy", help="an admission rule with all that belongs to it, e.g. ecoserve_paper")
-    parser.add_argument("--rate", type=float, help="mean rate of arrivals, requests per second")
-    parser.add_argument("--duration", type=float, help="seconds of arrivals")
-    parser.add_argument("--seed", type=int, help="another seed, another run")
-    parser.add_argument("--json", metavar="FILE", help="write the whole report there (-: to standard output)")
-    return parser.parse_args(words)
+        found.add_argument(f"--{role.value}", type=int, default=0, metavar="N", help=f"so many {role.value} replicas")
+    found.add_argument("--layout", help=f"of all replicas: {WORDS}")
+    found.add_argument("--replicas", type=int, metavar="N", help="how many the --layout has")
+    found.add_argument("--policy", help="an admission rule with all that belongs to it, e.g. ecoserve_paper")
+    found.add_argument("--model", help=f"{', '.join(model_names())}, or a TOML file")
+    found.add_argument("--hardware", help=f"{', '.join(hardware_names())}, or a TOML file")
+    found.add_argument("--tp", type=int, metavar="N", help="devices that share each layer (default 1)")
+    found.add_argument("--pp", type=int, metavar="N", help="pipeline stages (default 1)")
+    found.add_argument("--link-rate", type=float, metavar="GBIT_S", help="of each host, each way, Gbit/s")
+    found.add_argument("--data", help=f"lengths of prompts and answers as in {', '.join(DATA)}")
+    found.add_argument("--trace", metavar="FILE", help="Azure's CSV or Mooncake's JSON lines; --rate scales its time")
+    found.add_argument("--rate", type=float, help="mean rate of arrivals, requests per second")
+    found.add_argument("--slo-ttft-s", type=float, metavar="S", help="TTFT target, seconds")
+    found.add_argument("--slo-tpot-s", type=float, metavar="S", help="TPOT target, seconds")
+    found.add_argument("--duration", type=float, metavar="S", help="seconds of arrivals")
+    found.add_argument("--seed", type=int, help="another seed, another run")
+    found.add_argument("--json", metavar="FILE", help="write the whole report there (-: to standard output)")
+    found.add_argument("--timeline", type=Path, metavar="FILE.png", help="draw the phase of each replica over time")
+    found.add_argument("--timeline-from", type=float, default=0.0, metavar="S", help="where it begins (default 0 s)")
+    found.add_argument("--timeline-for", type=float, default=TIMELINE_S, metavar="S",
+                       help=f"how much of the run it shows (default {TIMELINE_S:g} s)")  # fmt: skip
+    return found
 
 
-def scenario_of(arguments: argparse.Namespace) -> Scenario:
-    """What file and command line say together. Raises `ConfigError` naming what is unknown or wrong."""
+def asked_of(arguments: argparse.Namespace) -> tuple[list[dict[str, object]], Asked]:
+    """Layers of settings, and what was said by name."""
     layers = [read_toml(arguments.config)] if arguments.config else []
-    settings = Settings([*layers, *map(parse_assignment, arguments.set)])
-    given = settings.table("simulate")
-    counts = {role.value: getattr(arguments, role.value) for role in Role}
-    if min(counts.values()) < 0:
-        raise ConfigError("the number of replicas must not be negative", param="--alternating")
-    if sum(counts.values()) and "fleet" in given:
-        raise ConfigError("replicas are counted on the command line and in [[simulate.fleet]]", param="simulate.fleet")
-    cores: dict[str, dict[str, Any]] = {name: settings.table(name) for name in ("scheduling", "cluster")}
-    build(ReplicaCoreConfig, [cores["scheduling"]])  # so that an error names the section as it was written
-    build(ClusterCoreConfig, [cores["cluster"]])
-    slo = build(Slo, [settings.table("slo")]) if settings.table("slo") else None
-    if "fleet" in given:
-        scenario = build(Scenario, [given, cores])
-    else:
-        usual = small(slo=slo, **(counts if sum(counts.values()) else {"alternating": 2}))
-        scenario = build(Scenario, [msgspec.to_builtins(usual), given, cores])
-    if slo is not None and "classes" not in given.get("workload", {}):
-        classes = tuple(msgspec.structs.replace(kind, slo=slo) for kind in scenario.workload.classes)
-        workload = msgspec.structs.replace(scenario.workload, classes=classes)
-        scenario = msgspec.structs.replace(scenario, workload=workload)
-    return _options(scenario, arguments)
+    same = ("replicas", "layout", "policy", "model", "hardware", "tp", "pp", "data", "trace", "rate", "seed")
+    asked = Asked(
+        counts={role.value: getattr(arguments, role.value) for role in Role},
+        link_gbit_s=arguments.link_rate,
+        ttft_s=arguments.slo_ttft_s,
+        tpot_s=arguments.slo_tpot_s,
+        duration_s=arguments.duration,
+        **{name: getattr(arguments, name) for name in same},
+    )
+    return [*layers, *map(parse_assignment, arguments.set)], asked
 
 
 def run(words: list[str]) -> int:
-    """Simulate, print the table, write the report. Raises `ConfigError` for what is wrong, before anything runs."""
-    arguments = parse(words)
-    scenario = scenario_of(arguments)
+    """Simulate, print the table, write report and picture. Raises `ConfigError` for what is wrong, before anything
+    runs."""
+    arguments = parser().parse_args(words)
+    scenario = scenario_of(*asked_of(arguments))
     target = None if arguments.json in (None, "-") else Path(arguments.json)
-    if target is not None and not target.parent.is_dir():
-        raise ConfigError(f"--json: there is no folder {target.parent}", param="--json")
-    report = simulate(scenario)
-    if arguments.json == "-":
-        sys.stdout.write(report.json().decode() + "\n")
-        return 0
-    print(table_of(report))
+    for option, path in (("--json", target), ("--timeline", arguments.timeline)):
+        check_target(option, path)
+    timeline = None
+    if arguments.timeline is not None:
+        reason = missing()
+        if reason is not None:
+            raise ConfigError(f"--timeline: {reason}", param="--timeline")
+        timeline = Timeline(arguments.timeline_from, arguments.timeline_from + arguments.timeline_for)
+    report = simulate(scenario, timeline)
+    picture = None if timeline is None else draw_phases(timeline.spans(), title=_title(scenario), note=_note(timeline))
     if target is not None:
-        _write(target, report.json())
+        write_whole(target, report.json() + b"\n", "--json")
+    if picture is not None:
+        write_picture(arguments.timeline, picture)
+    print(report.json().decode() if arguments.json == "-" else table_of(report))
     return 0
 
 
-def _options(scenario: Scenario, arguments: argparse.Namespace) -> Scenario:
-    changes: dict[str, Any] = {}
-    if arguments.duration is not None:
-        changes["duration_s"] = arguments.duration
-    if arguments.seed is not None:
-        changes["seed"] = arguments.seed
-    scenario = msgspec.structs.replace(scenario, **changes)
-    if arguments.policy is not None:
-        scenario = under(scenario, arguments.policy)
-    return scenario if arguments.rate is None else at_rate(scenario, arguments.rate)
+def _title(scenario: Scenario) -> str:
+    counts = ", ".join(f"{group.count} {group.role.value}" for group in scenario.fleet)
+    return f"Phases of the replicas ({counts})"
 
 
-def _write(target: Path, text: bytes) -> None:
-    """All of it or nothing."""
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        partial.write_bytes(text + b"\n")
-        partial.replace(target)
-    except OSError as error:
-        raise ConfigError(f"--json {target}: {error.strerror}", param="--json") from error
+def _note(timeline: Timeline) -> str:
+    return "a replica had too many phases: its bar ends early" if timeline.cut else ""

@@ -6,8 +6,6 @@ import importlib
 import importlib.util
 import io
 import math
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 import msgspec
 
 from contracts.errors import ConfigError
+from simulator.files import write_whole
 
 FONT = 15
 GREY, PALE = "#595959", "#dddddd"
@@ -159,10 +158,4 @@ def spread(places: Sequence[float], gap: float) -> list[float]:
 
 def write_picture(path: Path, content: bytes) -> None:
     """All of it or nothing. Raises `ConfigError` when it cannot be written."""
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as partial:
-            partial.write(content)
-        Path(partial.name).chmod(0o644)
-        os.replace(partial.name, path)  # noqa: PTH105
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", param="plots") from error
+    write_whole(path, content, "plots")

@@ -12,6 +12,7 @@ import msgspec
 
 from contracts.errors import ConfigError
 from simulator.report import Report
+from simulator.roofline import Roofline
 from simulator.scenario import Scenario
 
 Value = str | int | float | bool | None
@@ -56,11 +57,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def key_of(scenario: Scenario, extra: Extra | None, code: str) -> str:
-    """Names all that a row follows from: the scenario, the content of its trace, `extra` itself, the code."""
+    """Names all that a row follows from: the scenario, what is in the files that it names (trace, model, hardware),
+    `extra` itself, the code."""
     digest = hashlib.sha256(msgspec.json.encode(scenario, order="deterministic"))
     trace = scenario.workload.trace
     if trace is not None:
         digest.update(_content(trace.path))
+    for group in scenario.fleet:
+        if isinstance(group.cost, Roofline):  # it names its files
+            digest.update(msgspec.json.encode((group.cost.of, group.cost.on)))
     if extra is not None:
         digest.update(f"{extra.__module__}.{extra.__qualname__}\n{inspect.getsource(extra)}".encode())
     return f"{digest.hexdigest()[:24]}-{code}"
