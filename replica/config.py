@@ -124,6 +124,12 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             if not 0 <= port <= 65535:
                 raise ConfigError(f"{name} must lie between 0 and 65535, but is {port}", param=name)
         check_control_secret(self.control_secret)
+        if self.core.pipeline_depth > 1:
+            raise ConfigError(
+                f"scheduling.pipeline_depth is {self.core.pipeline_depth}, but no engine here is a pipeline of stages:"
+                " a live replica runs one step at a time (only `phaseserve simulate` knows deeper ones)",
+                param="scheduling.pipeline_depth",
+            )
         if self.hands_over and len(self.transfer.secret) < MIN_SECRET_CHARS:
             raise ConfigError(
                 f"a replica that hands KV over needs the fleet's secret, at least {MIN_SECRET_CHARS} characters, the"

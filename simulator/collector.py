@@ -97,6 +97,7 @@ class Collector:
         self.keys: dict[str, KeyStats] = {}
         self.itl = Sketch()
         self.longest_gap = Sketch()
+        self.e2e = Sketch()
         self.switch_wait = Sketch()
         self.queue = Sketch()
         self.exposed = Sketch()
@@ -154,6 +155,7 @@ class Collector:
             attained = stats.usual.add(ttft_s, tpot_s, slo.ttft_s, slo.tpot_s)
             stats.ecoserve.add(ttft_s + wait_s, after_s, slo.ttft_s, slo.tpot_s)
         self.switch_wait.add(wait_s)
+        self.e2e.add(self._clock.now - arrival.at_s)
         self.output_tokens += flight.num_tokens
         self.longest_wait_s = max(self.longest_wait_s, ttft_s)
         key.served_tokens += len(arrival.prompt) + flight.num_tokens

@@ -64,11 +64,13 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="table", tag_field="kind"):
     """Measured steps: `(tokens, seconds)` in order of tokens, in between straight lines, beyond the last one its slope.
 
-    `context_s` is added for each token of context that decode rows and chunks read.
+    `context_s` is added for each token of context that decode rows and chunks read, `pair_s` for each pair of a chunk's
+    token and a token that it attends to.
     """
 
     points: tuple[tuple[int, float], ...]
     context_s: float = 0.0
+    pair_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` unless both columns grow."""
@@ -77,14 +79,18 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             for early, late in zip(self.points, self.points[1:], strict=False)
         ):
             raise ConfigError("cost.points needs two points or more, with growing tokens and seconds", param="cost")
+        for name in ("context_s", "pair_s"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"cost.{name} must not be negative", param=f"cost.{name}")
 
     def step_s(self, shape: StepShape) -> float:
         """See `StepTimes`."""
         index = min(max(1, bisect_right(self.points, (shape.tokens, math.inf))), len(self.points) - 1)
         (few, short_s), (many, long_s) = self.points[index - 1], self.points[index]
         along = (shape.tokens - few) / (many - few)
-        read = shape.decode_context + shape.past_chunk / max(1, shape.tokens)
-        return max(self.points[0][1], short_s + along * (long_s - short_s)) + self.context_s * read
+        attended_s = self.context_s * (shape.decode_context + shape.past)
+        attended_s += self.pair_s * (shape.past_chunk + 0.5 * shape.chunk_sq)
+        return max(self.points[0][1], short_s + along * (long_s - short_s)) + attended_s
 
 
 CostModel = Fitted | Roofline | Table
@@ -109,16 +115,33 @@ def believed_of(model: CostModel) -> StepCost:
     """What a profile at load would find: the start value of a core's predictor."""
     if isinstance(model, Fitted):
         return StepCost(a0=model.a0, a1=model.a1, b0=model.b0, b1=model.b1, b2=model.b2, b3=model.b3)
-    return profile_of(model)
+    return profile_of(_OneStage(model) if num_stages(model) > 1 else model)
+
+
+def num_stages(model: CostModel) -> int:
+    """Stages of a pipeline, each of which works on another step; 1 without one."""
+    return model.pp if isinstance(model, Roofline) else 1
+
+
+class _OneStage:
+    """What a step takes of the stage that it takes longest in: so often a pipeline can do it."""
+
+    def __init__(self, model: CostModel) -> None:
+        assert isinstance(model, Roofline)
+        self._model = model
+
+    def step_s(self, shape: StepShape) -> float:
+        return max(self._model.stage_times_s(shape))
 
 
 class NoisySteps:
     """A model's durations with a lognormal spread of mean 1. `noise`: the standard deviation of the logarithm."""
 
-    __slots__ = ("_model", "_mu", "_noise", "_random")
+    __slots__ = ("_model", "_mu", "_noise", "_random", "num_stages")
 
     def __init__(self, model: CostModel, noise: float, random: Random) -> None:
         self._model = model
+        self.num_stages = num_stages(model)
         self._noise = noise
         self._mu = -noise * noise / 2
         self._random = random
@@ -127,3 +150,12 @@ class NoisySteps:
         """The duration of the next step in seconds."""
         duration_s = self._model.step_s(shape)
         return duration_s * self._random.lognormvariate(self._mu, self._noise) if self._noise > 0.0 else duration_s
+
+    def stage_times_s(self, shape: StepShape) -> tuple[tuple[float, ...], float]:
+        """How long the next step takes in each stage of a pipeline, and its activations from one to the next."""
+        model, noise = self._model, self._noise
+        assert isinstance(model, Roofline)
+        times = model.stage_times_s(shape)
+        if noise > 0.0:
+            times = tuple([time * self._random.lognormvariate(self._mu, noise) for time in times])
+        return times, model.hop_s(shape)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from contracts.batch import Batch, Chunk, SampledToken, StepResult
 from contracts.phase import Phase
 from scheduling.step_shape import StepShape
 from simulator.cost import NoisySteps
+from simulator.pipeline import Pipeline
+from simulator.shared_cores import Steps
+from simulator.statistics import Sketch
 from simulator.workload import EOS, FILLER
 
 
 @dataclass(slots=True)
 class Work:
-    """What the engine did: steps and busy seconds by phase, rows computed."""
+    """What the engine did: steps and busy seconds by phase (of a pipeline the mean of its stages), rows computed.
+
+    `iteration`: what each step took, of a pipeline in its slowest stage.
+    """
 
     steps: int = 0
     prefill_s: float = 0.0
@@ -21,6 +27,7 @@ class Work:
     mixed_s: float = 0.0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    iteration: Sketch = field(default_factory=Sketch)
 
     @property
     def busy_s(self) -> float:
@@ -31,9 +38,11 @@ class Work:
 class SimulatedEngine:
     """Knows, by sequence, the position (prompt counted) of the token that ends its output. Nobody else does."""
 
-    def __init__(self, steps: NoisySteps) -> None:
+    def __init__(self, steps: Steps) -> None:
         self.work = Work()
         self._steps = steps
+        num_stages = steps.num_stages if isinstance(steps, NoisySteps) else 1
+        self.pipeline = Pipeline(num_stages) if num_stages > 1 else None
         self._truth: dict[str, tuple[int, SampledToken, SampledToken]] = {}
 
     def expect(self, sequence_id: str, ends_at: int) -> None:
@@ -45,8 +54,10 @@ class SimulatedEngine:
         """It is over; a step in flight may still hold it."""
         self._truth.pop(sequence_id, None)
 
-    def duration_s(self, batch: Batch) -> float:
-        """How long this batch takes, in seconds. It counts as done."""
+    def run(self, batch: Batch, now: float) -> tuple[float, float]:
+        """In how many seconds this batch has ended, and what it is said to have taken: the same, but in a pipeline,
+        where it waits for others and a step takes what its slowest stage does. It counts as done.
+        """
         work, chunks = self.work, batch.chunks
         shape = StepShape()
         if batch.phase is Phase.DECODE:
@@ -58,7 +69,15 @@ class SimulatedEngine:
                     shape.add_decodes(1, chunk.start + 1)
                 else:
                     shape.add_prefill(chunk.start, size)
-        duration_s = self._steps.step_s(shape)
+        pipeline = self.pipeline
+        if pipeline is None:
+            after_s = said_s = duration_s = self._steps.step_s(shape)
+        else:
+            assert isinstance(self._steps, NoisySteps)
+            stage_s, hop_s = self._steps.stage_times_s(shape)
+            after_s = pipeline.enter(now, stage_s, hop_s, has_prefill=batch.phase is not Phase.DECODE) - now
+            said_s, duration_s = max(stage_s), sum(stage_s) / len(stage_s)
+        work.iteration.add(said_s)
         work.steps += 1
         work.output_tokens += shape.decodes
         work.prompt_tokens += shape.tokens - shape.decodes
@@ -68,7 +87,7 @@ class SimulatedEngine:
             work.prefill_s += duration_s
         else:
             work.mixed_s += duration_s
-        return duration_s
+        return after_s, said_s
 
     def result(self, batch: Batch) -> StepResult:
         """Its output tokens."""

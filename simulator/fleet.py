@@ -13,13 +13,14 @@ from scheduling.cluster_core import ClusterCore
 from simulator.changes import Add, Change, Drain, Freeze, Kill, RestartRouter, SetLink, SetRoleTo
 from simulator.clock import Clock
 from simulator.collector import Collector
-from simulator.cost import NoisySteps, believed_of
+from simulator.cost import NoisySteps, believed_of, num_stages
 from simulator.flight import Flight
 from simulator.links import Network
-from simulator.machine import Machine, identity_of
+from simulator.machine import Machine, identity_of, with_depth
 from simulator.replica import SimulatedReplica
 from simulator.router import SimulatedRouter
 from simulator.scenario import Group, Scenario
+from simulator.shared_cores import CrowdedSteps, SharedCores, Steps
 from simulator.timeline import Timeline
 from simulator.transfers import DataPlane
 from simulator.workload import Arrival
@@ -56,6 +57,7 @@ class SimulatedFleet:
         self.down_errors = 0
         self._random = random
         self._numbers: Counter[str] = Counter()
+        self._cores: dict[str, SharedCores] = {}
         self._costs = {id(group): believed_of(group.cost) for group in scenario.fleet}
         self.router = self._new_router()
         self._coming = 0
@@ -129,7 +131,7 @@ class SimulatedFleet:
 
     def _start(self, replica_id: str, group: Group, role: Role, number: int) -> SimulatedReplica:
         """A new process, and its handshake with the router."""
-        config = self.scenario.scheduling
+        config = with_depth(self.scenario.scheduling, num_stages(group.cost))
         layout = group.kv.layout
         machine = Machine(
             identity=identity_of(replica_id, number, group.spec, layout, group.num_blocks, config),
@@ -137,13 +139,22 @@ class SimulatedFleet:
             config=config,
             layout=layout,
             believed=self._costs[id(group)],
-            steps=NoisySteps(group.cost, group.noise, Random(self._random.getrandbits(64))),
+            steps=self._steps(group),
             heartbeat_s=self.scenario.heartbeat_s,
+            turn_s=group.turn_s,
             timeline=self._timeline,
         )
         body = SimulatedReplica(machine, self.clock, self.plane, self.router)
         self.clock.after(2.0 * self.scenario.router.message_s, self._hello, body)
         return body
+
+    def _steps(self, group: Group) -> Steps:
+        chance = Random(self._random.getrandbits(64))
+        alone = NoisySteps(group.cost, group.noise, chance)
+        if not group.machine or group.crowded is None:
+            return alone
+        cores = self._cores.setdefault(group.machine, SharedCores(self.clock))
+        return CrowdedSteps(alone, NoisySteps(group.crowded, group.noise, chance), cores)
 
     def _hello(self, body: SimulatedReplica) -> None:
         self.router.join(body)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from contracts.kv import Fingerprint, KVLayout
 from contracts.model import ModelSpec
 from contracts.phase import Role
 from contracts.views import ReplicaIdentity, StepCost
 from scheduling.config import ReplicaCoreConfig
-from simulator.cost import NoisySteps
+from simulator.shared_cores import Steps
 from simulator.timeline import Timeline
 from simulator.transfers import TRANSPORT
 
@@ -23,9 +25,17 @@ class Machine:
     config: ReplicaCoreConfig
     layout: KVLayout
     believed: StepCost
-    steps: NoisySteps
+    steps: Steps
     heartbeat_s: float
+    turn_s: float = 0.0
     timeline: Timeline | None = None
+
+
+def with_depth(config: ReplicaCoreConfig, stages: int) -> ReplicaCoreConfig:
+    """`config` for an engine of so many stages: a batch in flight for each, or more if it says so."""
+    if stages <= config.pipeline_depth:
+        return config
+    return msgspec.structs.replace(config, pipeline_depth=stages)
 
 
 def identity_of(

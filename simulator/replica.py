@@ -223,14 +223,14 @@ class SimulatedReplica:
                 self._end()
 
     def _run(self, batch: Batch) -> None:
-        duration_s = self.engine.duration_s(batch)
+        after_s, duration_s = self.engine.run(batch, self._clock.now)
         if self.machine.timeline is not None:
-            self.machine.timeline.ran(self.replica_id, self._clock.now, duration_s, batch.phase)
+            self.machine.timeline.ran(self.replica_id, self._clock.now, after_s, batch.phase)
         if batch.phase is not Phase.DECODE and len(self._plane):
             for chunk in batch.chunks:
                 end = chunk.start + len(chunk.token_ids)
-                self._plane.step_began(self, chunk.sequence_id, chunk.start, end, duration_s)
-        self._clock.after(duration_s, self._step_done, batch, duration_s)
+                self._plane.step_began(self, chunk.sequence_id, chunk.start, end, after_s)
+        self._clock.after(after_s + self.machine.turn_s, self._step_done, batch, duration_s)
 
     def _step_done(self, batch: Batch, duration_s: float) -> None:
         if self.alive and not self._is_frozen(self._step_done, batch, duration_s):

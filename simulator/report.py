@@ -38,7 +38,9 @@ class ClassReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica over all its processes. `busy` is the share of its lifetime in which a step ran."""
+    """One replica over all its processes. `busy` is the share of its lifetime in which a step ran, of a pipeline the
+    mean of its `stages`; `iteration_s` what steps took, of a pipeline in their slowest stage. `bubbles_s`: see
+    `simulator.pipeline.Bubbles`, stage-seconds."""
 
     replica_id: str
     role: str
@@ -54,6 +56,24 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     prefix_hit_tokens: int
     overdraft_s: float
     mape: float
+    stages: int
+    iteration_s: Summary
+    bubbles_s: Bubbles
+
+
+class Bubbles(msgspec.Struct, frozen=True, kw_only=True):
+    """Stage-seconds in which stages of a pipeline stood still between two batches: both with prompt tokens, one of
+    them, neither; or starved of batches."""
+
+    p_p: float = 0.0
+    p_d: float = 0.0
+    d_d: float = 0.0
+    starved: float = 0.0
+
+    @property
+    def unequal_s(self) -> float:
+        """Those that come from batches that differ."""
+        return self.p_p + self.p_d + self.d_d
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -77,11 +97,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     `throughput`: answered per second; `attained_per_s`: of these, those within both targets by the usual clock (what
     a scan over rates makes of it is `simulator.goodput`). `itl_s`: each gap between tokens; `longest_gap_s`: of each
-    request; `queue_s`: at the replica; `longest_wait_s`: arrival to first token or refusal. `prediction_error`:
-    |predicted - real| / real of TTFT, of requests that stayed where they were placed; `prediction_bias`: mean of
-    (predicted - real) / real. `refused` by HTTP status, `layouts` by name. `jain_tokens` over keys: tokens served per
-    token asked for; `jain_attained`: attained share. `recovery_s`: the longest time for which the attainment of
-    arrival windows stayed below `recovery_below`.
+    request; `queue_s`: at the replica; `longest_wait_s`: arrival to first token or refusal; `e2e_s`: to the last one.
+    `prediction_error`: |predicted - real| / real of TTFT, of requests that stayed where they were placed;
+    `prediction_bias`: mean of (predicted - real) / real. `refused` by HTTP status, `layouts` by name. `jain_tokens`
+    over keys: tokens served per token asked for; `jain_attained`: attained share. `recovery_s`: the longest time for
+    which the attainment of arrival windows stayed below `recovery_below`.
     """
 
     seed: int
@@ -100,6 +120,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     longest_gap_s: Summary
     queue_s: Summary
     longest_wait_s: float
+    e2e_s: Summary
     prediction_error: Summary
     prediction_bias: float
     layouts: dict[str, int]

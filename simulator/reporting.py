@@ -8,7 +8,8 @@ from typing import Protocol
 from simulator.clock import Clock
 from simulator.collector import Collector, KeyStats
 from simulator.fleet import Place, SimulatedFleet
-from simulator.report import ReplicaReport, Report
+from simulator.pipeline import Pipeline
+from simulator.report import Bubbles, ReplicaReport, Report
 from simulator.scenario import Scenario
 from simulator.statistics import jain_index
 
@@ -51,6 +52,7 @@ def report_of(run: Ran, ended_at: float) -> Report:
         longest_gap_s=seen.longest_gap.summary(),
         queue_s=seen.queue.summary(),
         longest_wait_s=seen.longest_wait_s,
+        e2e_s=seen.e2e.summary(),
         prediction_error=seen.prediction_error.summary(),
         prediction_bias=seen.prediction_total / max(1, seen.prediction_error.count),
         layouts=dict(sorted(seen.layouts.items())),
@@ -75,6 +77,16 @@ def report_of(run: Ran, ended_at: float) -> Report:
     )
 
 
+def _bubbles(pipelines: list[Pipeline]) -> Bubbles:
+    found = [pipeline.bubbles for pipeline in pipelines]
+    return Bubbles(
+        p_p=sum(bubbles.p_p for bubbles in found),
+        p_d=sum(bubbles.p_d for bubbles in found),
+        d_d=sum(bubbles.d_d for bubbles in found),
+        starved=sum(bubbles.starved for bubbles in found),
+    )
+
+
 def _jain_tokens(keys: Mapping[str, KeyStats]) -> float:
     return jain_index([key.served_tokens / max(1, key.asked_tokens) for key in keys.values()])
 
@@ -85,6 +97,7 @@ def _replica(place: Place, ended_at: float) -> ReplicaReport:
     works = [body.engine.work for body in bodies]
     counters = [body.core.state.counters for body in bodies]
     state = place.body.core.state
+    pipelines = [body.engine.pipeline for body in bodies if body.engine.pipeline is not None]
     return ReplicaReport(
         replica_id=place.replica_id,
         role=state.role.value,
@@ -100,4 +113,7 @@ def _replica(place: Place, ended_at: float) -> ReplicaReport:
         prefix_hit_tokens=sum(counter.prefix_hit_tokens for counter in counters),
         overdraft_s=sum(counter.overdraft_s for counter in counters),
         mape=state.predictor.mape,
+        stages=max((pipeline.num_stages for pipeline in pipelines), default=1),
+        iteration_s=place.body.engine.work.iteration.summary(),
+        bubbles_s=_bubbles(pipelines),
     )
