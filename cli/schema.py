@@ -1,4 +1,4 @@
-"""`phaseserve schema`: the JSON schema of the settings file, made of the frozen configs themselves, for editors and charts."""
+"""`phaseserve schema`: the JSON schema of the settings file, made of the configs themselves, for editors and charts."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@
 {{- $_ := set $pools $name $pool -}}
 {{- end -}}
 {{- end -}}
-{{- if not $pools }}{{ fail "pools: at least one pool needs replicas above 0, or scaling" }}{{ end -}}
+{{- include "phaseserve.checkPools" (dict "root" . "pools" $pools) -}}
 {{- toJson $pools -}}
 {{- end -}}
 
@@ -75,12 +75,13 @@
 {{- end -}}
 {{- $_ := set $settings "model" $values.model.name -}}
 {{- $_ := set $settings.router "port" $values.router.port -}}
+{{- $_ := set $settings.router "discovery" "kubernetes" -}}
 {{- if $values.secrets.routerTls -}}
 {{- $_ := set $settings.router "tls_cert" "/etc/phaseserve/router-tls/tls.crt" -}}
 {{- $_ := set $settings.router "tls_key" "/etc/phaseserve/router-tls/tls.key" -}}
 {{- end -}}
 {{- with $values.model.servedNames }}{{ $_ := set $settings.router "served_names" . }}{{ end -}}
-{{- $_ := set $settings "kubernetes" (include "phaseserve.kubernetesSettings" . | fromJson) -}}
+{{- include "phaseserve.overlay" (dict "base" $settings "over" (dict "kubernetes" (include "phaseserve.kubernetesSettings" . | fromJson))) -}}
 {{- toJson $settings -}}
 {{- end -}}
 

@@ -1,0 +1,164 @@
+"""Rendering the chart: one fixture that runs Helm and reads what comes out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+CHART = ROOT / "k8s" / "chart"
+READY_MADE = tuple(sorted(path.stem for path in (ROOT / "k8s" / "values").glob("*.yaml")))
+RENDER_S = 60
+
+Document = dict[str, Any]
+Documents = list[Document]
+
+
+class Helm:
+    """One Helm binary and the chart. Its own folders for cache and configuration, so that nobody's are touched."""
+
+    def __init__(self, binary: Path, folder: Path) -> None:
+        self.binary = binary
+        self.folder = folder
+        homes = {f"HELM_{name}_HOME": str(folder / name.lower()) for name in ("CACHE", "CONFIG", "DATA")}
+        self.environment = {**os.environ, **homes, "KUBECONFIG": str(folder / "none")}
+        self._seen: dict[str, Documents] = {}
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Any Helm command."""
+        command = [str(self.binary), *words]
+        return subprocess.run(
+            command, check=False, env=self.environment, capture_output=True, text=True, timeout=RENDER_S
+        )
+
+    def arguments(self, values: Mapping[str, Any] | None, ready_made: str | None) -> list[str]:
+        """The options for a ready-made values file and further values on top."""
+        words = ["-f", str(ROOT / "k8s" / "values" / f"{ready_made}.yaml")] if ready_made else []
+        if values is not None:
+            file = self.folder / "values.json"
+            file.write_text(json.dumps(values))
+            words += ["-f", str(file)]
+        return words
+
+    def text(
+        self,
+        values: Mapping[str, Any] | None = None,
+        *,
+        ready_made: str | None = None,
+        release: str = "demo",
+        namespace: str = "serving",
+        chart: Path = CHART,
+    ) -> str:
+        """What `helm template` writes."""
+        options = ["--namespace", namespace, *self.arguments(values, ready_made)]
+        done = self.run("template", release, str(chart), *options)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def documents(self, values: Mapping[str, Any] | None = None, **options: Any) -> Documents:
+        """The objects that the chart makes."""
+        key = json.dumps([values, options], sort_keys=True, default=str)
+        if key not in self._seen:
+            text = self.text(values, **options)
+            self._seen[key] = [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
+        return self._seen[key]
+
+    def refusal(self, values: Mapping[str, Any], *, ready_made: str | None = None) -> str:
+        """What Helm says to values that are wrong."""
+        done = self.run("template", "demo", str(CHART), *self.arguments(values, ready_made))
+        assert done.returncode != 0, "these values were taken"
+        return done.stderr
+
+
+@pytest.fixture(scope="session")
+def charted(helm: Path, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """The chart in Helm 4."""
+    return Helm(helm, tmp_path_factory.mktemp("helm"))
+
+
+@pytest.fixture(scope="session")
+def charted_3(helm_3: Path, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """The chart in Helm 3."""
+    return Helm(helm_3, tmp_path_factory.mktemp("helm3"))
+
+
+@pytest.fixture(scope="session")
+def of_kind() -> Callable[[Documents, str], dict[str, Document]]:
+    """The objects of one kind, by name."""
+
+    def select(documents: Documents, kind: str) -> dict[str, Document]:
+        return {found["metadata"]["name"]: found for found in documents if found["kind"] == kind}
+
+    return select
+
+
+@pytest.fixture(scope="session")
+def workloads() -> Callable[[Documents], dict[str, Document]]:
+    """Deployments and StatefulSets by name."""
+
+    def select(documents: Documents) -> dict[str, Document]:
+        kinds = ("Deployment", "StatefulSet")
+        return {found["metadata"]["name"]: found for found in documents if found["kind"] in kinds}
+
+    return select
+
+
+@pytest.fixture(params=(None, *READY_MADE), ids=lambda name: name or "default", scope="session")
+def ready_made(request: pytest.FixtureRequest) -> str | None:
+    """The default values, then each ready-made file."""
+    name: str | None = request.param
+    return name
+
+
+@pytest.fixture(scope="session")
+def metrics_of() -> Callable[[str], set[str]]:
+    """The names of our metrics in a PromQL expression."""
+
+    def names(expression: str) -> set[str]:
+        return set(re.findall(r"\bphaseserve_[a-z0-9_]+", expression))
+
+    return names
+
+
+EVERYTHING: dict[str, Any] = {
+    "labels": {"team": "serving"},
+    "image": {"pullSecrets": ["registry"]},
+    "model": {"name": "/models/a", "servedNames": ["a"], "source": "pvc"},
+    "secrets": {"apiKeys": ["k" * 16], "dataTls": "data-tls", "routerTls": "router-tls"},
+    "router": {"autoscaling": {"enabled": True}},
+    "replica": {
+        "kind": "Deployment",
+        "gpu": {"count": 1},
+        "rdma": {"count": 1},
+        "networks": "fast",
+        "hugePages": {"amount": "2Gi"},
+        "rackKey": "topology.kubernetes.io/rack",
+        "runtimeClass": "nvidia",
+        "priorityClass": "high",
+    },
+    "pools": {
+        "alternating": {"scaling": {"by": "planner"}},
+        "mixed": {"scaling": {"by": "hpa"}},
+        "prefill": {"scaling": {"by": "keda"}},
+        "decode": {"kind": "StatefulSet", "scaling": {"by": "keda"}},
+    },
+    "ingress": {"enabled": True, "host": "llm.example.com", "tlsSecret": "tls"},
+    "gateway": {"enabled": True, "name": "public", "namespace": "gateways"},
+    "monitoring": {"serviceMonitor": True, "rules": True, "dashboard": True},
+}
+"""Values that switch everything on."""
+
+
+@pytest.fixture
+def everything() -> dict[str, Any]:
+    """Values that switch everything on, to change at will."""
+    copied: dict[str, Any] = json.loads(json.dumps(EVERYTHING))
+    return copied
