@@ -9,6 +9,7 @@ admission = "min"         scheduling.admission_rules: the same for replicas and 
 [transfer]    kvtransfer.config.TransferConfig (transport, device, tls_cert, ...): how KV goes from replica to replica
 [replica]     replica.config.ReplicaConfig (loop, kind, fake, host, ...)
 [router]      router.config.RouterConfig (host, port, limits, ...)
+[kubernetes]  k8s.config.KubernetesConfig (namespace, selector, election, scaling): with router.discovery = "kubernetes"
 [simulate]    cli.simulate; nothing else looks at it
 """
 
@@ -34,7 +35,7 @@ DEFAULT_MODEL = "smollm2-135m"
 CORES = ("scheduling", "cluster")
 WINDOW_SETTINGS = ("window_chunking", "max_gap_s")
 """The router plans windows as the replicas cut them."""
-SECTIONS = ("slo", "engine", "scheduling", "cluster", "transfer", "replica", "router", "simulate")
+SECTIONS = ("slo", "engine", "scheduling", "cluster", "transfer", "replica", "router", "kubernetes", "simulate")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

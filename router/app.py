@@ -17,6 +17,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from contracts.discovery import Discovery
 from contracts.errors import ConfigError, ErrorInfo, InvalidRequest, PhaseServeError, RequestTimeout
 from engine.checkpoint.model_files import ModelFiles
 from engine.checkpoint.resolve import resolve_model
@@ -25,6 +26,7 @@ from router.api_keys import ApiKeys
 from router.chat_template import ChatTemplate
 from router.client_text import clip
 from router.config import RouterConfig
+from router.discovery_metrics import DiscoveryMetrics
 from router.endpoints import Served, build_routes
 from router.fleet import Fleet
 from router.http_body import OpenBodies
@@ -32,6 +34,7 @@ from router.intake import Intake
 from router.metrics import RouterMetrics
 from router.openai_reply import error_body
 from router.operator_endpoints import build_operator_routes
+from router.static_discovery import StaticDiscovery
 from router.token_table import TokenTable
 from router.tokenizing import PromptEncoder, load_tokenizer
 from scheduling.cluster_core import ClusterCore
@@ -40,14 +43,19 @@ log = logging.getLogger("phaseserve.router")
 
 
 def build_app(
-    config: RouterConfig, files: ModelFiles | None = None, *, on_broken: Callable[[], None] | None = None
+    config: RouterConfig,
+    files: ModelFiles | None = None,
+    *,
+    on_broken: Callable[[], None] | None = None,
+    discovery: Discovery | None = None,
 ) -> FastAPI:
     """Resolves the model (unless `files` are given), loads tokenizer and template, connects nothing yet.
 
+    `discovery` finds the replicas that `config` does not name.
     `on_broken` is called when the fleet loop ends by itself, which is a bug of ours: nothing can be served any more.
     Raises `ModelError` or `ConfigError`: whoever binds a port does so afterwards.
     """
-    served, encoder = _served(config, files or resolve_model(config.model))
+    served, encoder = _served(config, files or resolve_model(config.model), discovery)
 
     def fleet_ended(task: asyncio.Task[None]) -> None:
         if not task.cancelled():
@@ -77,7 +85,7 @@ def build_app(
     return app
 
 
-def _served(config: RouterConfig, files: ModelFiles) -> tuple[Served, PromptEncoder]:
+def _served(config: RouterConfig, files: ModelFiles, discovery: Discovery | None) -> tuple[Served, PromptEncoder]:
     spec = files.spec
     if config.max_context is not None and config.max_context > spec.max_context:
         raise ConfigError(
@@ -87,7 +95,9 @@ def _served(config: RouterConfig, files: ModelFiles) -> tuple[Served, PromptEnco
     template = ChatTemplate(files.chat_template, files.special_tokens) if files.chat_template is not None else None
     names = config.served_names or (files.served_name,)
     metrics = RouterMetrics()
-    fleet = Fleet(config, ClusterCore(config.cluster), spec, table, metrics)
+    discovery = discovery or StaticDiscovery(config.replicas)
+    metrics.registry.register(DiscoveryMetrics(discovery))
+    fleet = Fleet(config, ClusterCore(config.cluster), spec, table, metrics, discovery)
     encoder = PromptEncoder(
         table,
         vocab_size=spec.vocab_size,

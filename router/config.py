@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import get_args
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 import msgspec
 
@@ -19,6 +20,9 @@ _ENDPOINT = re.compile(r"tcp://([^\[\]:/]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}\Z")
 
 
 _TOKEN = re.compile(r"[!-~]{16,}\Z")
+
+
+DiscoveryKind = Literal["static", "file", "kubernetes"]
 
 
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,8 +60,9 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """One router. Times in seconds.
 
     `model` is what is resolved and checked against the replicas; `served_names` are the names clients may use
-    (empty: the model's own short name). `replicas` are `tcp://host:port`
-    control endpoints. A replica that says nothing for `silence_s` is lost; it is pinged every `heartbeat_s`.
+    (empty: the model's own short name). `replicas` are `tcp://host:port` control endpoints; with `discovery` "file"
+    they are in `replicas_file` instead, with "kubernetes" they are found there.
+    A replica that says nothing for `silence_s` is lost; it is pinged every `heartbeat_s`.
     `request_deadline_s` bounds a whole request; `drain_s` bounds the wait for running streams after SIGTERM.
     `max_context` lowers the model's own context length when set.
     `admin_token` is what an operator's endpoints want as bearer (in the environment: `PHASESERVE_ADMIN_TOKEN`); empty:
@@ -72,7 +77,9 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     model: str
-    replicas: tuple[str, ...]
+    replicas: tuple[str, ...] = ()
+    discovery: DiscoveryKind = "static"
+    replicas_file: str = ""
     host: str = "127.0.0.1"
     port: int = 8000
     served_names: tuple[str, ...] = ()
@@ -104,17 +111,9 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         known = get_args(FairShareBy)
         if self.fair_share_by not in known:
             raise ConfigError(f"fair_share_by must be one of {', '.join(known)}", param="fair_share_by")
-        if not self.replicas:
-            raise ConfigError("at least one replica endpoint is needed", param="replicas")
-        if not 1 <= self.shards <= len(self.replicas):
-            raise ConfigError(f"shards must lie between 1 and the {len(self.replicas)} replicas", param="shards")
+        self._check_replicas()
         if not 0 <= self.shard < self.shards:
             raise ConfigError(f"shard must lie between 0 and {self.shards - 1}", param="shard")
-        for endpoint in self.replicas:
-            if not _ENDPOINT.match(endpoint):
-                raise ConfigError(f"{endpoint!r} is not of the form tcp://host:port", param="replicas")
-        if len(set(self.replicas)) != len(self.replicas):
-            raise ConfigError("the same replica endpoint is listed twice", param="replicas")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port {self.port} is not in 0..65535", param="port")
         if self.max_context is not None and self.max_context < 2:
@@ -128,3 +127,31 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(
                 "admin_token must be at least 16 printable characters without spaces", param="admin_token"
             )
+
+    def _check_replicas(self) -> None:
+        if self.discovery not in get_args(DiscoveryKind):
+            known = ", ".join(get_args(DiscoveryKind))
+            raise ConfigError(f"discovery must be one of {known}", param="discovery")
+        if bool(self.replicas_file) != (self.discovery == "file"):
+            raise ConfigError('replicas_file belongs to discovery "file", and only there', param="replicas_file")
+        if self.discovery != "static":
+            if self.replicas:
+                told = f'with discovery "{self.discovery}" no replicas are listed: they are found'
+                raise ConfigError(told, param="replicas")
+            if self.shards < 1:
+                raise ConfigError("shards must be at least 1", param="shards")
+            return
+        if not self.replicas:
+            raise ConfigError("at least one replica endpoint is needed", param="replicas")
+        if not 1 <= self.shards <= len(self.replicas):
+            raise ConfigError(f"shards must lie between 1 and the {len(self.replicas)} replicas", param="shards")
+        check_endpoints(self.replicas)
+
+
+def check_endpoints(endpoints: Sequence[str], where: str = "") -> None:
+    """Raises `ConfigError` where one is no `tcp://host:port`, or is listed twice. `where` begins the message."""
+    for endpoint in endpoints:
+        if not _ENDPOINT.match(endpoint):
+            raise ConfigError(f"{where}{endpoint!r} is not of the form tcp://host:port", param="replicas")
+    if len(set(endpoints)) != len(endpoints):
+        raise ConfigError(f"{where}the same replica endpoint is listed twice", param="replicas")

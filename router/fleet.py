@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
 from collections import deque
 from collections.abc import Iterable
 
@@ -37,6 +36,7 @@ from contracts.cluster_io import (
     TimePassed,
     ViewReported,
 )
+from contracts.discovery import Discovery
 from contracts.errors import Cancelled, ErrorInfo, PhaseServeError, Unavailable, error_from
 from contracts.handoff import KVTicket
 from contracts.model import ModelSpec
@@ -47,18 +47,19 @@ from router.arrival import arrival_of
 from router.call import Call
 from router.config import RouterConfig
 from router.deliveries import Deliveries
+from router.fleet_side import FleetSide
 from router.flight import Flight
 from router.flights import Flights
 from router.generation import Generation
 from router.handoff_metrics import HandoffEnd
 from router.handshake import why_not_served
+from router.membership import Links
 from router.metrics import RouterMetrics
 from router.placements import Placements
 from router.replica_link import ReplicaLink
 from router.token_table import TokenTable
 from scheduling.cluster_core import ClusterCore
 from scheduling.peer_lists import PeerLists
-from scheduling.shards import shard_of
 
 log = logging.getLogger("phaseserve.router")
 
@@ -67,27 +68,23 @@ class Fleet:
     """Calls in, tokens out. `run` keeps the links; `open` and `close` are for the HTTP side."""
 
     def __init__(
-        self, config: RouterConfig, core: ClusterCore, spec: ModelSpec, table: TokenTable, metrics: RouterMetrics
+        self,
+        config: RouterConfig,
+        core: ClusterCore,
+        spec: ModelSpec,
+        table: TokenTable,
+        metrics: RouterMetrics,
+        discovery: Discovery,
     ) -> None:
         self.core = core
+        self._discovery = discovery
         self._config = config
         self._spec = spec
         self._table = table
         self._metrics = metrics
         self._context = zmq.asyncio.Context()
-        router_id = f"router-{uuid.uuid4().hex[:12]}"
-        self.links = [
-            ReplicaLink(
-                endpoint,
-                router_id=router_id,
-                context=self._context,
-                owner=self,
-                heartbeat_s=config.heartbeat_s,
-                silence_s=config.silence_s,
-                control_secret=config.control_secret,
-            )
-            for endpoint in shard_of(config.replicas, config.shard, config.shards)
-        ]
+        self.links = Links(config, self._context, owner=self)
+        self._side = FleetSide(core, self.links, self._feed, config.shard, config.shards)
         self._joined: dict[str, ReplicaLink] = {}
         self._contexts: dict[str, int] = {}
         self.stopped = False  # once the loop has ended only a new process helps
@@ -100,9 +97,9 @@ class Fleet:
         """Serve until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                for link in self.links:
-                    group.create_task(link.run())
+                group.create_task(self.links.run())
                 group.create_task(self._tick())
+                group.create_task(self._discovery.run(self._side))
         finally:
             self.stopped = True
             for flight in self._flights:
@@ -137,7 +134,7 @@ class Fleet:
             return "the fleet loop has ended"
         reason = self.core.ready(time.monotonic())
         if reason is not None and not self._joined:
-            return "; ".join(f"{link.endpoint}: {link.why_not}" for link in self.links)
+            return "; ".join(filter(None, [self._discovery.trouble(), *self.links.missing()])) or reason
         return reason
 
     def open(self, generation: Generation, arrived_s: float) -> Call:
@@ -176,8 +173,12 @@ class Fleet:
     def joined(self, link: ReplicaLink, welcome: wire.Welcome) -> str | None:
         identity = welcome.identity
         refusal = why_not_served(welcome, self._spec)
-        if refusal is None and identity.replica_id in self._joined:
-            refusal = f"another endpoint already is replica {identity.replica_id}"
+        if refusal is None and (other := self._joined.get(identity.replica_id)) is not None:
+            if self.links.is_wanted(other):
+                refusal = f"another endpoint already is replica {identity.replica_id}"
+            else:  # its pod was replaced by one with another address before anybody saw the old one end
+                self.lost(other, f"it is at {link.endpoint} now")
+                other.replica_id = None
         if refusal is not None:
             return refusal
         link.replica_id = identity.replica_id
@@ -224,6 +225,7 @@ class Fleet:
                     flight, replica_id, Unavailable(f"replica {replica_id} is gone: {reason}").info()
                 )
         self._tell_peers()
+        self.links.lost()
 
     def malformed(self, link: ReplicaLink) -> None:
         self._metrics.malformed_messages.inc()
@@ -255,6 +257,7 @@ class Fleet:
             case DrainReplica(replica_id):
                 self._send(replica_id, wire.Drain())
             case ProposeReplicas(change, reason):
+                self._discovery.proposed(action)
                 log.info(
                     "a fleet with %d %s would do better: %s", abs(change), "more" if change > 0 else "fewer", reason
                 )

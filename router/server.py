@@ -14,6 +14,7 @@ from collections.abc import Generator
 import uvicorn
 from fastapi import FastAPI
 
+from contracts.discovery import Discovery
 from contracts.errors import ConfigError
 from router.app import build_app
 from router.config import RouterConfig
@@ -50,7 +51,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def run_router(config: RouterConfig) -> int:
+def run_router(config: RouterConfig, discovery: Discovery | None = None) -> int:
     """Serve until SIGTERM or SIGINT; the exit code. Raises `ModelError` or `ConfigError` before the port is bound."""
     broken = threading.Event()
 
@@ -58,7 +59,7 @@ def run_router(config: RouterConfig) -> int:
         broken.set()
         server.should_exit = True
 
-    app = build_app(config, on_broken=stop_broken)
+    app = build_app(config, on_broken=stop_broken, discovery=discovery)
     server = _server(config, app)
     _check_certificate(config)
     _spare_the_collector()

@@ -17,6 +17,7 @@ MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "impl", "misc"}
 OPTIONAL_BACK_ENDS = {
+    "cli/discovery.py",  # the client of the Kubernetes API is an extra
     "engine/build.py",  # the native executor is chosen by configuration
     "replica/load.py",  # the torch engine is not imported when the fake one was asked for
 }
