@@ -1,0 +1,67 @@
+"""The crossover map: which layout carries most, over link rate and KV bytes per token, by the closed forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from experiments.crossover.formula import best_pools
+from experiments.crossover.loads import LOADS
+from experiments.crossover.sites import place, site_of
+from scheduling.fleet_capacity import role_rates
+from scheduling.step_cost import predict_prefill_s
+from simulator.drawing import Cell, draw_crossover
+
+MODEL, HARDWARE, LOAD = "codellama2-34b", "l20", "ShareGPT tight"
+LINKS_GBIT = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 400.0)
+KV_KIB = {
+    12.0: "",
+    24.0: "",
+    68.6: "MLA: DeepSeek-V3",
+    128.0: "GQA: Llama-3-8B",
+    192.0: "GQA: CodeLlama2-34B",
+    320.0: "GQA: Llama-3-70B",
+    780.0: "",
+    1560.0: "MHA: Llama-30B",
+}
+GBIT = 1e9 / 8.0
+MEMORY_TOKENS = 200_000
+"""KV room is held equal in all rows: only what crosses the link differs."""
+
+
+def draw_map(path: Path, replicas: int) -> None:
+    """Write the PNG: one model's step times, with the KV of others."""
+    deployment = place(MODEL, HARDWARE).deployment
+    assert deployment is not None
+    load = next(load for load in LOADS if load.name == LOAD)
+    demand = load.within(deployment.max_context).demand
+    cells = []
+    needs = []
+    for kib, row in KV_KIB.items():
+        kv = kib * 1024.0
+        for gbit in LINKS_GBIT:
+            site = msgspec.structs.replace(
+                site_of(deployment, gbit * GBIT), kv_bytes_per_token=kv, kv_tokens=MEMORY_TOKENS
+            )
+            rates = role_rates(demand, site)
+            pools, mix = best_pools(replicas, rates)
+            carries = {
+                "colocated": replicas * rates.mixed,
+                "phased": replicas * rates.alternating,
+                "disaggregated": pools,
+            }
+            best = max(carries, key=lambda name: carries[name])
+            word = f"{mix.prefill}:{mix.decode}" if best == "disaggregated" else ""
+            cells.append(Cell(link_bytes_per_s=gbit * GBIT, kv_bytes_per_token=kv, best=best, word=word, row=row))
+        prompt = round(demand.prompt_tokens)
+        prefill_s = predict_prefill_s(site.cost, past=0, tokens=prompt, chunk=site.prefill_chunk)
+        needs.append((kv, prompt / prefill_s * kv))
+    path.write_bytes(
+        draw_crossover(
+            cells,
+            title=f"Layout that carries most: {replicas} x CodeLlama2-34B on 4 L20, {LOAD}",
+            predicted=needs,
+            predicted_name="prefill tokens/s x KV bytes/token",
+        )
+    )
