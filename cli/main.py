@@ -19,7 +19,7 @@ COMMANDS = {
     "schema": "the JSON schema of the settings file, for an editor or a chart",
     "profile": "what a step of the engine costs here, as a file for `simulate`",
     "simulate": "the same cores on a virtual clock: one configuration, one report",
-    "sweep": "which layout pays at which link rate, measured here (--live)",
+    "sweep": "the simulator over a grid, on all cores; with --live: links of this machine, measured",
 }
 EXIT_FAILED, EXIT_REFUSED = 1, 2
 

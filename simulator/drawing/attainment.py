@@ -41,7 +41,8 @@ def draw_attainment(
                 elif rate < good and attained < share:
                     axes.plot([rate], [attained * PERCENT], "x", markersize=13, color="black", markeredgewidth=2.6,
                               zorder=6)  # fmt: skip
-            named.append((f"{name}  {good:g}/s" if good else f"{name}  none", colour, x, y))
+            least = "\u2265 " if good == max(rate for rate, _ in line.points) else ""
+            named.append((f"{name}  {least}{good:g}/s" if good else f"{name}  none", colour, x, y))
         if note:
             made.text(0.995, 0.005, note, ha="right", va="bottom", color=GREY, fontsize=11)
         finish(made, axes, named)

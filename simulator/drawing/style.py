@@ -49,11 +49,17 @@ class Look(msgspec.Struct, frozen=True):
     hatch: str
 
 
+ALIKE = "several alike"
+"""Where none is better than another."""
+NONE = "none"
+"""Where none is any good."""
 _KNOWN = {
     "colocated": Look("#E69F00", "s", "--", "//"),
     "phased": Look("#009E73", "^", "-.", "\\\\"),
     "disaggregated": Look("#0072B2", "o", ":", ".."),
     "auto": Look("#D55E00", "D", "-", ""),
+    ALIKE: Look("#BBBBBB", "h", "-", ""),
+    NONE: Look("#F2F2F2", "x", "-", ""),
     "prefill": Look("#E69F00", "s", "--", "//"),
     "decode": Look("#56B4E9", "o", "-", ""),
     "mixed": Look("#CC79A7", "D", ":", "xx"),

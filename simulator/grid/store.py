@@ -68,7 +68,7 @@ class Store:
             return
         found = self._decode(lines[0], 1, Header)
         if not mixing and found != header:
-            other = "another grid" if found.grid != header.grid else "another version of the code"
+            other = "another version of the code" if found.code != header.code else "another grid"
             raise ConfigError(f"{self.path} holds rows of {other}: name another folder, or say --mix", param="store")
         for number, line in enumerate(lines[1:], 2):
             row = self._decode(line, number, Row)

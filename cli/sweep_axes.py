@@ -1,0 +1,198 @@
+"""The axes of a sweep: what each is called, how its values are written, and the cases of their grid."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from cli.asked import Asked, scenario_of
+from cli.overlay import merge, parse_assignment
+from contracts.errors import ConfigError
+from simulator.grid import Case
+
+Label = str | int | float
+MAX_CASES = 100_000
+KV_BYTES = "kv_bytes_per_token"
+"""A label of every case: of the first group of replicas."""
+_OUTSIDE_PARENTHESES = re.compile(r",(?![^(]*\))")
+_SPACED = 1.0 + 1e-9
+
+
+class Axis(msgspec.Struct, frozen=True):
+    """A named axis: the label it becomes, how one value is read, what `--help` says."""
+
+    label: str
+    kind: type[str | int | float]
+    tells: str
+
+
+AXES: dict[str, Axis] = {
+    "model": Axis("model", str, "models by name or file, as for `simulate`"),
+    "hardware": Axis("hardware", str, "hardware by name or file"),
+    "tp": Axis("tp", int, "devices that share each layer"),
+    "pp": Axis("pp", int, "pipeline stages"),
+    "replicas": Axis("replicas", int, "how many each layout has"),
+    "layout": Axis("layout", str, "phased, colocated, auto, P:D such as 1:3, or a policy"),
+    "link-rate": Axis("link_gbit_s", float, "of each host, each way, Gbit/s"),
+    "data": Axis("data", str, "sharegpt, alpaca, longbench"),
+    "trace": Axis("trace", str, "recorded arrivals and lengths; the rate scales their time"),
+    "slo": Axis("slo", str, "targets as TTFT:TPOT, seconds, e.g. 5:0.1"),
+    "duration": Axis("duration_s", float, "seconds of arrivals"),
+    "rate": Axis("rate", float, "mean rates of arrivals, requests per second"),
+    "seed": Axis("seed", int, "runs that differ by chance only; tables have each, plots their mean"),
+}
+"""In the order of the grid: the last one changes from case to case."""
+
+
+def values_of(name: str, given: object) -> tuple[Label, ...]:
+    """The values of an axis: a list, one value, or text: `1,2,5`, and for numbers `LOW:HIGH:STEP`.
+
+    Raises `ConfigError` for an axis without a value, and for a value that is none.
+    """
+    axis = AXES[name]
+    parts: Sequence[object] = given if isinstance(given, list | tuple) else [given]
+    found = [value for part in parts for value in _parts(name, axis, part)]
+    if not found:
+        raise ConfigError(f"{name} has no value: the grid would be empty", param=name)
+    return tuple(dict.fromkeys(found))
+
+
+def variations_of(given: Mapping[str, object]) -> dict[str, tuple[Label, ...]]:
+    """Dotted settings with the values that each takes. Raises `ConfigError`."""
+    found: dict[str, tuple[Label, ...]] = {}
+    for name, values in given.items():
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"vary {name}: a list of values is wanted, e.g. [1, 2]", param="vary")
+        if not all(isinstance(value, str | int | float) for value in values):
+            raise ConfigError(f"vary {name}: each value must be a number or text", param="vary")
+        found[name] = tuple(dict.fromkeys(values))
+    return found
+
+
+def parse_variation(text: str) -> tuple[str, object]:
+    """`scheduling.max_chunk=[512, 2048]`, as on the command line. Raises `ConfigError`."""
+    name, equals, raw = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"--vary {text!r} is not of the form section.name=[value, value]", param="--vary")
+    try:
+        values = tomllib.loads(f"values = {raw}")["values"]
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"--vary {text!r}: {error}", param="--vary") from error
+    return name.strip(), values
+
+
+def cases_of(
+    layers: Sequence[dict[str, Any]],
+    axes: Mapping[str, tuple[Label, ...]],
+    variations: Mapping[str, tuple[Label, ...]],
+    leave_out: Callable[[str], None] | None = None,
+) -> list[Case]:
+    """The whole grid, every case checked. What is impossible is told to `leave_out` and left out, where there is one.
+
+    Raises `ConfigError` for the first case that is impossible, for none at all, and for too many.
+    """
+    order = [*variations, *(name for name in AXES if name in axes)]
+    values = [variations[name] if name in variations else axes[name] for name in order]
+    count = math.prod(map(len, values))
+    if count > MAX_CASES:
+        raise ConfigError(f"the grid has {count} cases; {MAX_CASES} are the most", param="grid")
+    found = []
+    for combination in itertools.product(*values):
+        chosen = dict(zip(order, combination, strict=True))
+        try:
+            found.append(_case(layers, chosen))
+        except ConfigError as error:
+            told = ", ".join(f"{name} {value}" for name, value in chosen.items())
+            if leave_out is None:
+                raise ConfigError(f"{error.message} (at {told})" if told else error.message) from error
+            leave_out(f"left out: {told}: {error.message}")
+    if not found:
+        raise ConfigError("no case of the grid is possible", param="grid")
+    return found
+
+
+def label_of(name: str) -> str:
+    """What an axis, or a setting, is called in tables."""
+    return AXES[name].label if name in AXES else name
+
+
+def _case(layers: Sequence[dict[str, Any]], chosen: Mapping[str, Label]) -> Case:
+    settings: dict[str, Any] = {}
+    named: dict[str, Any] = {}
+    for name, value in chosen.items():
+        if name == "slo":
+            named["ttft_s"], named["tpot_s"] = _targets(str(value))
+        elif name in AXES:
+            named[AXES[name].label] = value
+        else:
+            settings = merge(settings, _nested(name, value))
+    scenario = scenario_of([*layers, settings], Asked(**named))
+    labels = {label_of(name): value for name, value in chosen.items()}
+    return Case({**labels, KV_BYTES: scenario.fleet[0].kv.layout.bytes_per_token}, scenario)
+
+
+def _nested(name: str, value: object) -> dict[str, Any]:
+    nested = parse_assignment(f"{name}=0")
+    inner = nested
+    *outer, last = (part.strip() for part in name.split("."))
+    for part in outer:
+        inner = inner[part]
+    inner[last] = value
+    return nested
+
+
+def _parts(name: str, axis: Axis, part: object) -> Iterator[Label]:
+    if isinstance(part, str):
+        for word in _OUTSIDE_PARENTHESES.split(part):
+            word = word.strip()  # noqa: PLW2901
+            if axis.kind is str:
+                if not word:
+                    raise ConfigError(f"{name}: {part!r} has an empty value", param=name)
+                yield word
+            else:
+                yield from _numbers(name, axis, word)
+    elif axis.kind is str or isinstance(part, bool) or not isinstance(part, int | float):
+        raise ConfigError(f"{name}: {part!r} is not {'text' if axis.kind is str else 'a number'}", param=name)
+    else:
+        yield _number(name, axis, part)
+
+
+def _numbers(name: str, axis: Axis, word: str) -> Iterator[Label]:
+    try:
+        bounds = [float(bound) for bound in word.split(":")]
+    except ValueError as error:
+        raise ConfigError(f"{name}: {word!r} is neither a number nor LOW:HIGH:STEP", param=name) from error
+    if len(bounds) == 1:
+        yield _number(name, axis, bounds[0])
+        return
+    if len(bounds) != 3 or not all(map(math.isfinite, bounds)):
+        raise ConfigError(f"{name}: {word!r} is neither a number nor LOW:HIGH:STEP", param=name)
+    low, high, step = bounds
+    if not (low <= high and step > 0.0) or (high - low) / step > MAX_CASES:
+        raise ConfigError(f"{name}: {word!r} has no values, or too many", param=name)
+    for number in range(int((high - low) / step * _SPACED) + 1):
+        yield _number(name, axis, round(low + number * step, 9))
+
+
+def _number(name: str, axis: Axis, value: float) -> Label:
+    if not math.isfinite(value):
+        raise ConfigError(f"{name} must be a finite number, but is {value}", param=name)
+    if axis.kind is int:
+        if value != int(value):
+            raise ConfigError(f"{name} must be a whole number, but is {value:g}", param=name)
+        return int(value)
+    return float(value)
+
+
+def _targets(word: str) -> tuple[float, float]:
+    try:
+        ttft_s, tpot_s = (float(part) for part in word.split(":"))
+    except ValueError as error:
+        raise ConfigError(f"slo: {word!r} is not of the form TTFT:TPOT, in seconds", param="slo") from error
+    return ttft_s, tpot_s
