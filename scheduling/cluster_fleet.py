@@ -202,8 +202,9 @@ class Fleet:
     ) -> list[list[Load]]:
         """One ring for each macro instance."""
         rings = []
+        scattered_at = now if self._config.macro.scattered else None
         for macro in macros:
-            members = (self._records[name] for name in macro.rolling() if name not in avoid)
+            members = (self._records[name] for name in macro.rolling(scattered_at) if name not in avoid)
             ring = [self.load(record, now, reserve_tokens) for record in members]
             if ring:
                 rings.append(ring)

@@ -14,6 +14,7 @@ class MacroConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     `least` is N_l. Because those two flap, a merge waits until it could have been made for `cooldown_s`, and a split
     until as long after the last merge. Requests stay with the macro instance that took the last one while another one
     gains them less than `stay` of their TTFT target.
+    With `scattered` those whose turn it is not are tried in no order, to see what the cyclic one is worth.
     A change of the number of replicas is proposed at most every `propose_every_s`, from means over `window_s`.
     """
 
@@ -23,6 +24,7 @@ class MacroConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     stay: float = 0.1
     window_s: float = 30.0
     propose_every_s: float = 60.0
+    scattered: bool = False
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""

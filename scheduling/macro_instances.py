@@ -18,6 +18,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from zlib import crc32
 
 import msgspec
 
@@ -36,10 +37,14 @@ class MacroInstance:
     def __len__(self) -> int:
         return len(self.members)
 
-    def rolling(self) -> list[str]:
-        """The members in cyclic order, the pointer's replica first."""
+    def rolling(self, scattered_at: float | None = None) -> list[str]:
+        """The members in cyclic order, the pointer's replica first; with a time, the others in an order that follows
+        from it alone and has nothing to do with the ring (EcoServe's ablation, OSDI'26, §4.5)."""
         start = 0 if self.pointer is None else bisect_left(self.members, self.pointer)
-        return self.members[start:] + self.members[:start]
+        ring = self.members[start:] + self.members[:start]
+        if scattered_at is None:
+            return ring
+        return ring[:1] + sorted(ring[1:], key=lambda name: crc32(f"{scattered_at!r} {name}".encode()))
 
     def _drop(self, replica_id: str) -> None:
         """Take a member out. A pointer on it moves to the next."""

@@ -93,7 +93,33 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return max(self.points[0][1], short_s + along * (long_s - short_s)) + attended_s
 
 
-CostModel = Fitted | Roofline | Table
+class Apart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="apart", tag_field="kind"):
+    """A model of whose mixed steps the decode part is paid `share` of what it takes alone, on top of the prefill part.
+
+    The others let decodes ride in a chunk, so that a mixed step reads the weights once. How much of that real kernels
+    reach decides whether chunks beside decodes beat phases: 1 is nothing of it (one after the other).
+    """
+
+    of: Fitted | Roofline | Table
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError`, naming the setting."""
+        if not 0.0 <= self.share <= 1.0:
+            raise ConfigError("cost.share must be between 0 and 1", param="cost.share")
+
+    def step_s(self, shape: StepShape) -> float:
+        """See `StepTimes`."""
+        if not 0 < shape.decodes < shape.tokens:
+            return self.of.step_s(shape)
+        decodes, prompts = StepShape(), StepShape()
+        decodes.add_decodes(shape.decodes, shape.decode_context)
+        prompts.tokens = shape.tokens - shape.decodes
+        prompts.past_chunk, prompts.chunk_sq = shape.past_chunk, shape.chunk_sq
+        return max(self.of.step_s(shape), self.of.step_s(prompts) + self.share * self.of.step_s(decodes))
+
+
+CostModel = Fitted | Roofline | Table | Apart
 
 
 def profile_of(times: StepTimes) -> StepCost:

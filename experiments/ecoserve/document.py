@@ -1,0 +1,68 @@
+"""RESULT.md of an experiment, written anew after each line, so that an interrupted run leaves a truthful table."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+
+class Document:
+    """Sections in the order in which they were named. `told` is what was asked for and is not there yet."""
+
+    def __init__(self, path: Path, title: str, command: str) -> None:
+        self._path = path
+        self._head = [f"# {title}", "", f"`{command}`, {stamp()}.", ""]
+        self._sections: dict[str, list[str]] = {}
+        self._missing: dict[str, str] = {}
+
+    def plan(self, part: str, what: str) -> None:
+        """This is to come: told as not run until it is there."""
+        self._missing[part] = what
+
+    def done(self, part: str) -> None:
+        """This has come whole."""
+        self._missing.pop(part, None)
+        self.write()
+
+    def section(self, title: str, *lines: str) -> None:
+        """Begin one, or go on with it; then write the file."""
+        self._sections.setdefault(title, []).extend(lines)
+        for line in lines:
+            print(line, flush=True)
+        self.write()
+
+    def replace(self, title: str, *lines: str) -> None:
+        """Write a section anew."""
+        self._sections[title] = list(lines)
+        self.write()
+
+    def beside(self, name: str) -> Path:
+        """Where a file next to RESULT.md goes."""
+        return self._path.with_name(name)
+
+    def write(self) -> None:
+        """The whole file, by renaming."""
+        lines = list(self._head)
+        for title, body in self._sections.items():
+            lines += [f"## {title}", "", *body, ""]
+        if self._missing:
+            lines += ["## Not run", "", *(f"- {what}" for what in self._missing.values()), ""]
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text("\n".join(lines))
+        fresh.replace(self._path)
+
+
+def stamp() -> str:
+    """Date, commit, machine and versions."""
+    root = Path(__file__).resolve().parents[2]
+    told = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    today = datetime.datetime.now(datetime.UTC).date()
+    return (
+        f"{today}, commit {told or 'unknown'}, {os.cpu_count()} cores {platform.machine()}, "
+        f"Python {platform.python_version()}; virtual time, so that the machine decides only how long it takes"
+    )

@@ -1,0 +1,226 @@
+"""The parts of the evaluation: which jobs each consists of, and what it tells of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from contracts.request import Slo
+from experiments.ecoserve import published
+from experiments.ecoserve.document import Document
+from experiments.ecoserve.picture import draw
+from experiments.ecoserve.scan import Budget, Found, RunFailed
+from experiments.ecoserve.setups import Setup, setup
+from experiments.ecoserve.study import Job
+from experiments.ecoserve.systems import ARTIFACT, MIXED, OURS, PAPER, PD, SARATHI, SYSTEMS, VLLM
+from experiments.ecoserve.tables import ECOSERVE, HEAD, LEGEND, USUAL, change, gain, goodput_line, mean, rate
+from simulator.cost import Apart
+from simulator.scenarios import L20_34B
+
+MODEL = "codellama2-34b"
+CELLS = (
+    ("L20", MODEL, "ShareGPT", 8),
+    ("A800", MODEL, "ShareGPT", 4),
+    ("L20", MODEL, "LongBench", 8),
+    ("L20", "llama-30b", "ShareGPT", 8),
+    ("H100", MODEL, "ShareGPT", 4),
+    ("L20", MODEL, "Alpaca", 4),
+    ("A800", "llama-30b", "ShareGPT", 4),
+    ("L20", "qwen2-72b", "ShareGPT", 4),
+    ("A800", MODEL, "LongBench", 4),
+    ("H100", MODEL, "LongBench", 4),
+    ("A800", "qwen2-72b", "ShareGPT", 4),
+    ("H100", "llama-30b", "ShareGPT", 4),
+    ("A800", MODEL, "Alpaca", 4),
+    ("H100", "qwen2-72b", "ShareGPT", 4),
+    ("L20", "llama-30b", "LongBench", 8),
+    ("L20", "qwen2-72b", "LongBench", 8),
+    ("L20", "llama-30b", "Alpaca", 4),
+    ("L20", "qwen2-72b", "Alpaca", 4),
+    ("H100", MODEL, "Alpaca", 4),
+)
+"""Most telling first. Four replicas instead of eight where a run would else be of many thousand requests."""
+PICTURES = 3
+"""Set-ups that get a picture."""
+
+
+def goodput(document: Document, budget: Budget, cells: Sequence[tuple[str, str, str, int]] = CELLS) -> None:
+    """Goodput of every system on the set-ups, and the gains beside the paper's."""
+    setups = [setup(cluster, model, data, replicas) for cluster, model, data, replicas in cells]
+    for one in setups:
+        document.plan(one.name, f"goodput: {one.name}")
+    table: dict[Setup, dict[str, Found]] = {}
+    for number, one in enumerate(setups):
+        title = (
+            f"Goodput {number + 1}: {one.name}, targets {one.load.slo.ttft_s:g} s and {one.load.slo.tpot_s * 1e3:g} ms"
+        )
+        document.section(title, *([LEGEND, ""] if number == 0 else []), *HEAD)
+        table[one] = {}
+        for system, found in _scanned([Job(setup=one, system=name) for name in SYSTEMS], budget, document, title):
+            table[one][system] = found
+            document.section(title, goodput_line(found))
+        name = f"goodput-{number + 1}.png"
+        if number < PICTURES and draw(table[one].values(), one.name, document.beside(name)):
+            document.section(title, "", f"![attainment against rate]({name})")
+        document.done(one.name)
+        document.replace("Gains beside the paper's", *_gains(table))
+
+
+def _gains(table: dict[Setup, dict[str, Found]]) -> Iterator[str]:
+    """Mean over the set-ups there are of our goodput, and of EcoServe's artifact, over each baseline's, at P90."""
+    yield "Mean gain at P90 by EcoServe's clock over the set-ups above (how many), the paper's over all of its own."
+    yield from ("", "| set-ups | over | EcoServe's artifact, here | ours (`min`), here | the paper's EcoServe |")
+    yield "| --- | --- | ---: | ---: | ---: |"
+    for name, clusters in (("L20 and A800", {"L20", "A800"}), ("H100", {"H100"})):
+        for system, printed in published.P90_GAINS[name].items():
+            yield _gain_line(name, system, printed, [by for one, by in table.items() if one.cluster in clusters])
+    for data, printed in published.DATA_GAINS.items():
+        for system, told in zip((VLLM, SARATHI, PD), (printed, printed, printed), strict=True):
+            which = told.split(", ")[1 if system == PD else 0]
+            yield _gain_line(data, system, which, [by for one, by in table.items() if one.data == data])
+
+
+def _gain_line(name: str, system: str, printed: str, rows: Sequence[dict[str, Found]]) -> str:
+    cells = []
+    for ours in (ARTIFACT, OURS):
+        both = [by for by in rows if ours in by and system in by]
+        cells.append(mean([gain(by[ours], by[system], 0.9, ECOSERVE) for by in both]))
+    return f"| {name} | {system} | {' | '.join(cells)} | {printed} |"
+
+
+def hybrid(document: Document, budget: Budget) -> None:
+    """What a mixed step costs decides between chunks and phases: roofline, the same with nothing shared, additive."""
+    one = setup("L20", MODEL, "ShareGPT", 8)
+    title = "What a mixed step costs"
+    document.section(
+        title,
+        f"{one.name}. Roofline: the greater of compute and memory time, so that decodes ride in a chunk nearly free. "
+        "Additive: 20 ms + 0.29 ms a token + what each row and its context take, fixed part shared. Apart: the "
+        "roofline, but of a mixed step its prefill and its decode part one after the other.",
+        "",
+        *(HEAD[0].replace("| system", "| cost | system"), "| --- " + HEAD[1]),
+    )
+    costs = {"roofline": None, "additive": L20_34B, "apart": Apart(of=one.deployment.cost)}
+    for name, cost in costs.items():
+        jobs = [Job(setup=one, system=system, cost=cost) for system in (VLLM, SARATHI, MIXED, ARTIFACT, OURS)]
+        for _, found in _scanned(jobs, budget, document, title):
+            document.section(title, f"| {name} {goodput_line(found)}")
+
+
+def scaling(document: Document, budget: Budget, counts: Sequence[int] = (1, 2, 4, 8, 16)) -> None:
+    """Goodput by the number of replicas."""
+    title = "Scaling from 1 to 16 replicas"
+    longer = msgspec.structs.replace(budget, duration=max(5.0, budget.duration))
+    document.section(
+        title,
+        f"{MODEL} on L20, ShareGPT, P90; runs of five lifetimes of a request (120 s). The paper: {published.SCALING}.",
+        "",
+        "| system | replicas | goodput, usual / EcoServe's clock | per replica | times that of one |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    )
+    first: dict[str, Found] = {}
+    for count in counts:
+        one = setup("L20", MODEL, "ShareGPT", count)
+        jobs = [
+            Job(setup=one, system=system, steps=(0.45, 0.65, 0.8, 0.9, 1.0, 1.1)) for system in (VLLM, ARTIFACT, OURS)
+        ]
+        for system, found in _scanned(jobs, longer, document, title):
+            base = first.setdefault(system, found)
+            usual, eco = found.goodput(0.9, USUAL)[0], found.goodput(0.9, ECOSERVE)[0]
+            times = [gain(found, base, 0.9, clock) for clock in (USUAL, ECOSERVE)]
+            shown = " / ".join("-" if value is None else f"{value:.2f}" for value in times)
+            both = f"{rate(found, 0.9, USUAL)} / {rate(found, 0.9, ECOSERVE)}"
+            line = f"| {system} | {count} | {both} | {usual / count:.2f} / {eco / count:.2f} | {shown} |"
+            document.section(title, line)
+
+
+def tightening(document: Document, budget: Budget) -> None:
+    """From (5 s, 100 ms) to (1 s, 50 ms) at P99."""
+    one = setup("A800", MODEL, "ShareGPT", 4)
+    changed = {"slo": Slo(ttft_s=1.0, tpot_s=0.05), "steps": (0.15, 0.3, 0.45, 0.6, 0.75, 0.9)}
+    _before_and_after(
+        document,
+        budget,
+        "Tighter targets",
+        f"{one.name}, (5 s, 100 ms) to (1 s, 50 ms)",
+        one,
+        {},
+        changed,
+        published.TIGHTENING,
+    )
+
+
+def bursts(document: Document, budget: Budget) -> None:
+    """Gaps of CV 1.2, then 2.0, at P99."""
+    one = setup("A800", MODEL, "ShareGPT", 4)
+    _before_and_after(
+        document, budget, "Bursts", f"{one.name}, CV 1.2 to 2.0", one, {"cv": 1.2}, {"cv": 2.0}, published.BURSTS
+    )
+
+
+def _before_and_after(
+    document: Document, budget: Budget, title: str, what: str, one: Setup,
+    before: dict[str, object], after: dict[str, object], printed: dict[str, str],
+) -> None:  # fmt: skip
+    document.section(
+        title,
+        f"{what}; goodput in req/s (change).",
+        "",
+        "| system | P90, EcoServe's clock | P99, usual clock | P99, EcoServe's clock | the paper (P99) |",
+        "| --- | ---: | ---: | ---: | --- |",
+    )
+    for system in (VLLM, SARATHI, PD, PAPER, ARTIFACT, OURS, MIXED):
+        jobs = [Job(setup=one, system=system, **kind) for kind in (before, after)]  # type: ignore[arg-type]
+        both = [found for _, found in _scanned(jobs, budget, document, title)]
+        if len(both) == len(jobs):
+            cells = [
+                change(both[0], both[1], share, clock)
+                for share, clock in ((0.9, ECOSERVE), (0.99, USUAL), (0.99, ECOSERVE))
+            ]
+            document.section(title, f"| {system} | {' | '.join(cells)} | {printed.get(system, '-')} |")
+
+
+def ablations(document: Document, budget: Budget) -> None:
+    """Rolling in a ring against no order, and slack against fixed turns."""
+    title = "Ablations: rolling and adaptive"
+    document.section(
+        title,
+        "The paper shows figures only: a random next replica is lower in all three models, fixed intervals of 1/4 to 1 "
+        "TTFT target always below adaptive ones.",
+        "",
+        *(HEAD[0].replace("| system", "| set-up | system"), "| --- " + HEAD[1]),
+    )
+    fixed = [(f"fixed turns, {part:g} TTFT", f"fixed_interval({part:g})", False) for part in (0.25, 0.5, 0.75, 1.0)]
+    kinds = [
+        ("ours, ring", "min", False),
+        ("ours, no order", "min", True),
+        ("paper's rule, ring", "ecoserve_paper", False),
+        ("paper's rule, no order", "ecoserve_paper", True),
+        *fixed,
+    ]
+    for cluster, replicas in (("L20", 8), ("A800", 4)):
+        one = setup(cluster, MODEL, "ShareGPT", replicas)
+        jobs = [Job(setup=one, system=name, rules=(rule,), scattered=mixed) for name, rule, mixed in kinds]
+        for _, found in _scanned(jobs, budget, document, title):
+            document.section(title, f"| {cluster} {goodput_line(found)}")
+
+
+def _scanned(jobs: Sequence[Job], budget: Budget, document: Document, title: str) -> Iterator[tuple[str, Found]]:
+    """Each job's scan as it comes; one that fails is told."""
+    for job in jobs:
+        try:
+            yield job.system, job.run(budget)
+        except RunFailed as error:
+            document.section(title, f"| {job.system}: {error} |")
+
+
+PARTS = {
+    "scaling": scaling,
+    "hybrid": hybrid,
+    "tightening": tightening,
+    "bursts": bursts,
+    "ablations": ablations,
+    "goodput": goodput,
+}
+"""Goodput last: it is the longest, and its lines are in order of what they tell."""
