@@ -47,6 +47,11 @@ phaseserve.dev/pool: {{ . }}
 {{- toYaml $all -}}
 {{- end -}}
 
+{{/* Those of a pod: a new version of the chart that changes nothing else restarts no pod. */}}
+{{- define "phaseserve.podLabels" -}}
+{{- omit (include "phaseserve.labels" . | fromYaml) "helm.sh/chart" "app.kubernetes.io/managed-by" | toYaml -}}
+{{- end -}}
+
 {{- define "phaseserve.secretName" -}}
 {{- .Values.secrets.existing | default (printf "%s-secrets" (include "phaseserve.fullname" .)) -}}
 {{- end -}}
