@@ -21,8 +21,8 @@ HEAD = """# Crossover: the link rate at which each layout takes over
 
 A fleet of {replicas} replicas of one model. `mixed` serves requests whole in chunks (colocated), `alternating` in
 phases (phased), pools hand over their KV (disaggregated, best whole-number ratio P:D). Loads are EcoServe's (OSDI'26):
-Alpaca (TTFT 1 s), ShareGPT (5 s), LongBench (15 s), TPOT 100 ms; `ShareGPT tight` is 2 s and 50 ms. Tensor parallelism as
-published there, else the least that leaves room for 32,768 tokens of KV. Step times: `simulator.deployment`.
+Alpaca (TTFT 1 s), ShareGPT (5 s), LongBench (15 s), TPOT 100 ms; `ShareGPT tight` is 2 s and 50 ms. Tensor parallelism
+as published there, else the least that leaves room for 32,768 tokens of KV. Step times: `simulator.deployment`.
 
 `need` is the one-line rule, prefill tokens/s x KV bytes/token of one prefill replica at the load's mean prompt. The
 crossovers come from the planner's own closed forms (`scheduling.fleet_capacity`): the least link rate of each host at
