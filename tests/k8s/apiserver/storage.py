@@ -1,6 +1,7 @@
 """The objects and their history under one resourceVersion; waiters are told of every change.
 
-With a journal file the store outlives its process, history included, as etcd outlives an API server.
+With a journal file the objects outlive the process, as they do in etcd; the history does not, as in an API server,
+which tells of changes from a cache that begins anew.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Store:
         if journal is not None and journal.exists():
             for line in journal.read_text().splitlines():
                 self._replay(json.loads(line))
+            self._forget(self.version)
         if journal is not None:
             self._journal = journal.open("a")
         if self.version == 100:
@@ -98,11 +100,14 @@ class Store:
         return made
 
     def compact(self) -> None:
-        """Forget all history, as etcd does every five minutes."""
+        """Forget all history: every version that anybody has is too old. (etcd keeps the last five minutes.)"""
+        self._forget(self.version + 1)
+        self.version += 10
+
+    def _forget(self, version: int) -> None:
         for shelf in self.shelves.values():
             shelf.history.clear()
-            shelf.forgotten = self.version
-        self.version += 10
+            shelf.forgotten = version
 
     def _replay(self, entry: dict[str, Any]) -> None:
         self.version = entry["version"]
