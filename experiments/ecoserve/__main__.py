@@ -11,11 +11,13 @@ import argparse
 import sys
 from pathlib import Path
 
+import msgspec
+
 from experiments.ecoserve.document import Document
 from experiments.ecoserve.mitosis import mitosis
 from experiments.ecoserve.notes import NOTES
 from experiments.ecoserve.parts import CELLS, PARTS, goodput
-from experiments.ecoserve.scan import QUICK_STEPS, Budget
+from experiments.ecoserve.scan import COARSE_STEPS, QUICK_STEPS, Budget
 
 HERE = Path(__file__).parent
 ALL = {"mitosis": mitosis, **PARTS}
@@ -27,6 +29,7 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="two rates, one set-up, short runs: whether it works at all"
     )
+    parser.add_argument("--coarse", action="store_true", help="four rates, two lifetimes, at most four replicas")
     parser.add_argument("--parts", nargs="+", choices=ALL, default=list(ALL))
     parser.add_argument("--cells", type=int, default=len(CELLS), help="set-ups of goodput, the most telling first")
     parser.add_argument("--seeds", type=int, default=1)
@@ -37,6 +40,8 @@ def main() -> None:
     arguments.store.parent.mkdir(parents=True, exist_ok=True)
     budget = Budget(seeds=arguments.seeds, store=arguments.store, workers=arguments.workers)
     cells = CELLS[: arguments.cells]
+    if arguments.coarse:
+        budget = msgspec.structs.replace(budget, steps=COARSE_STEPS, duration=2.0, most_replicas=4)
     if arguments.quick:
         budget = Budget(store=arguments.store, steps=QUICK_STEPS, refine=False, duration=0.5)
         cells = CELLS[2:3]
@@ -46,6 +51,8 @@ def main() -> None:
     for name in arguments.parts:
         document.plan(name, f"part `{name}`")
     for name in arguments.parts:
+        if name == "goodput" and not arguments.quick and len(cells) < len(CELLS):
+            document.plan("rest", "goodput of " + "; ".join(f"{m} on {c}, {d}" for c, m, d, _ in CELLS[len(cells) :]))
         if name == "goodput":
             goodput(document, budget, cells)
         else:

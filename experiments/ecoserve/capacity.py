@@ -16,9 +16,9 @@ MAX_RUNNING = 256
 CHUNK = 2048
 
 
-def carried(setup: Setup) -> float:
-    """Requests per second of the whole fleet."""
-    made, load = setup.deployment, setup.load
+def carried(setup: Setup, data: Data | None = None) -> float:
+    """Requests per second of the whole fleet; `data` with other targets than the set-up's."""
+    made, load = setup.deployment, data or setup.load
     cost = believed_of(made.cost)
     return setup.replicas * min(_by_targets(cost, load), _by_memory(cost, load, made.num_blocks * made.block_size))
 

@@ -63,7 +63,7 @@ def sizes_over_time(scenario: Scenario, every_s: float = 0.5) -> tuple[list[tupl
 
 def mitosis(document: Document, budget: Budget) -> None:
     """One run."""
-    step_s = 20.0 * budget.duration  # the paper's 120 s would be 16,800 requests
+    step_s = 15.0 * budget.duration  # the paper's 120 s would be 16,800 requests
     seen, report = sizes_over_time(made(step_s))
     title = "Mitosis: 20 to 50 req/s, 8 to 16 replicas"
     grown = "; ".join(f"{at_s:.1f} s {'+'.join(map(str, sizes))}" for at_s, sizes in seen)

@@ -20,6 +20,7 @@ from simulator.grid import Case, Row, run_grid
 from simulator.scenario import Scenario
 
 STEPS = (0.4, 0.6, 0.75, 0.9, 1.05, 1.2, 1.4)
+COARSE_STEPS = (0.6, 0.8, 1.0, 1.2)
 QUICK_STEPS = (0.5, 1.0)
 SHARES = (0.5, 0.9, 0.99)
 HOPELESS = 0.5
@@ -33,7 +34,7 @@ class RunFailed(PhaseServeError):
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """How much a scan may take: rates in multiples of the estimate, seeds, where rows are kept, processes. `duration`
-    is in lifetimes of a request."""
+    is in lifetimes of a request. Fleets are cut to `most_replicas`."""
 
     steps: tuple[float, ...] = STEPS
     seeds: int = 1
@@ -41,6 +42,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     store: Path | None = None
     workers: int = 1
     duration: float = 3.0
+    most_replicas: int = 16
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""Which rule says how long prefill may hold up running streams: `python -m experiments.slack_rules`."""

@@ -1,0 +1,71 @@
+"""The loads that every rule is run under, and the runs of one rule."""
+
+from __future__ import annotations
+
+import msgspec
+
+from contracts.request import Slo
+from experiments.ecoserve.capacity import carried
+from experiments.ecoserve.setups import Setup, setup
+from experiments.ecoserve.systems import scenario
+from simulator.goodput import at_rate
+from simulator.grid import Case
+
+RULES = ("min", "quantile(0.1)", "quantile(0.25)", "quantile(0.5)", "mean", "max")
+WHOLE = ", whole"
+VARIANTS = tuple(f"{rule}{suffix}" for suffix in ("", WHOLE) for rule in RULES)
+REPLICAS = 4
+RATES = (0.95,)
+"""In multiples of what closed form says the fleet carries: about the knee, where rules differ."""
+SCALES = (1.0, 0.5)
+"""Of both targets."""
+DURATIONS_S = {"LongBench": 75.0, "ShareGPT": 45.0, "Alpaca": 30.0}
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """A data set with its targets scaled."""
+
+    data: str
+    scale: float
+
+    @property
+    def setup(self) -> Setup:
+        """CodeLlama2-34B on L20."""
+        return setup("L20", "codellama2-34b", self.data, REPLICAS)
+
+    @property
+    def slo(self) -> Slo:
+        """The targets."""
+        slo = self.setup.load.slo
+        return Slo(ttft_s=slo.ttft_s * self.scale, tpot_s=slo.tpot_s * self.scale)
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return f"{self.data}, {self.slo.ttft_s:g} s, {self.slo.tpot_s * 1e3:g} ms"
+
+
+LOADS = tuple(Load(data=data, scale=scale) for data in DURATIONS_S for scale in SCALES)
+
+
+def cases(variant: str, load: Load, seeds: int, shortened: float = 1.0) -> list[Case]:
+    """Every rate with every seed. Attainment is that of requests that came after a third of the time."""
+    data = msgspec.structs.replace(load.setup.load, slo=load.slo)
+    base = scenario(load.setup, variant.removesuffix(WHOLE), data=data)
+    if variant.endswith(WHOLE):
+        base = msgspec.structs.replace(
+            base,
+            scheduling=msgspec.structs.replace(base.scheduling, window_chunking=False),
+            cluster=msgspec.structs.replace(base.cluster, window_chunking=False),
+        )
+    duration_s = DURATIONS_S[load.data] * shortened
+    base = msgspec.structs.replace(base, duration_s=duration_s, warmup_s=1.0 + duration_s / 3)
+    estimate = carried(load.setup, data)
+    return [
+        Case(
+            {"rule": variant, "load": load.name, "rate": round(part * estimate, 2), "part": part, "seed": seed},
+            msgspec.structs.replace(at_rate(base, round(part * estimate, 2)), seed=seed),
+        )
+        for part in RATES
+        for seed in range(seeds)
+    ]
