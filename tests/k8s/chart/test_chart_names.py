@@ -53,7 +53,9 @@ def check_labels(documents: list[dict[str, Any]]) -> None:
 
 def test_any_release_and_any_override_gives_legal_names_k8s_11(charted: Any, everything: dict[str, Any]) -> None:
     taken: dict[str, str] = {}
-    cases = [(release, {}) for release in RELEASES] + [("demo", {"fullnameOverride": name}) for name in OVERRIDES]
+    cases: list[tuple[str, dict[str, str]]] = [(release, {}) for release in RELEASES] + [
+        ("demo", {"fullnameOverride": name}) for name in OVERRIDES
+    ]
     for release, values in cases:
         documents = charted.documents(everything | values, release=release)
         check_labels(documents)
