@@ -21,8 +21,8 @@ from simulator.scenarios import L20_34B
 MODEL = "codellama2-34b"
 CELLS = (
     ("L20", MODEL, "ShareGPT", 8),
-    ("A800", MODEL, "ShareGPT", 4),
     ("L20", MODEL, "LongBench", 8),
+    ("A800", MODEL, "ShareGPT", 4),
     ("L20", "llama-30b", "ShareGPT", 8),
     ("H100", MODEL, "ShareGPT", 4),
     ("L20", MODEL, "Alpaca", 4),

@@ -61,8 +61,8 @@ def overdraft(report: Report) -> dict[str, Value]:
 def _told(seeds: int) -> list[str]:
     parts = " and ".join(map(str, RATES))
     return [
-        f"CodeLlama2-34B on {REPLICAS} alternating replicas of L20 (roofline, TP4, 3 % noise), Poisson arrivals, {seeds} "
-        f"seeds, at {parts} of what closed form says the fleet carries. A rule is cut at its allowance (in-window "
+        f"CodeLlama2-34B on {REPLICAS} alternating replicas of L20 (roofline, TP4, 3 % noise), Poisson arrivals, "
+        f"{seeds} seeds, at {parts} of what closed form says the fleet carries. A rule is cut at its allowance (in-window "
         "chunking), or `whole`: a prompt is begun only if there is slack for all of it.",
     ]
 
