@@ -1,0 +1,126 @@
+"""Live runs of this engine against the simulator with the cost model that was fitted to it here.
+
+One `phaseserve profile` (with a busy neighbour, as two replicas of one machine have), then a live fleet of two replicas
+for each layout under each load, then the same requests and settings through the simulator. What the live system adds to
+its steps (messages, turns of the loop, the rate of the links) is measured on the idle fleet. Prints as it goes and
+writes RESULT.md and a picture beside this file.
+
+    python -m experiments.calibration              about 9 minutes; nothing else should run on the machine
+    python -m experiments.calibration --quick      a minute and a half, to see that it works
+    python -m experiments.calibration --again      the last live runs once more through the simulator
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from contracts.request import Slo
+from experiments.calibration.compare import cells, within
+from experiments.calibration.live import (
+    IDLE_OUTPUT,
+    IDLE_PROMPT,
+    Idle,
+    LivePoint,
+    Record,
+    overhead,
+    profile,
+    run_layout,
+    sleeping,
+)
+from experiments.calibration.report import draw, write_report
+from experiments.calibration.simulated import ROLES
+from experiments.macro_live.serving import Setup
+from simulator.cost_file import read_cost_file
+
+HERE = Path(__file__).parent
+KEPT = HERE / "runs"
+SLO = Slo(ttft_s=1.0, tpot_s=0.1)
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.calibration",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--layouts", nargs="+", choices=tuple(ROLES), default=list(ROLES))
+    parser.add_argument("--rates", nargs="+", type=float, default=[2.0, 4.0, 6.0], metavar="PER_S")
+    parser.add_argument("--seconds", type=float, default=40.0, help="of arrivals, for each point")
+    parser.add_argument("--repeats", type=int, default=8, help="steps of each point of the profile")
+    parser.add_argument("--seeds", type=int, default=5, help="simulated runs of each point")
+    parser.add_argument("--kind", choices=("fitted", "table"), default="fitted")
+    parser.add_argument(
+        "--engine", choices=("torch", "fake"), default="torch",
+        help="fake: steps sleep for exactly known times, so that only what is around them is compared",
+    )  # fmt: skip
+    parser.add_argument("--quantization", choices=("none", "int8"), default="int8")
+    parser.add_argument("--quick", action="store_true", help="one rate, short")
+    parser.add_argument("--again", action="store_true", help="no live runs: those of the last time")
+    parser.add_argument("--no-report", action="store_true", help="print only")
+    options = parser.parse_args(words)
+    if min(options.rates) <= 0.0 or options.seconds <= 0.0 or min(options.repeats, options.seeds) < 1:
+        parser.error("rates, seconds, repeats and seeds must be positive")
+    if options.quick:
+        options.rates, options.seconds, options.repeats, options.seeds = [3.0], 10.0, 2, 2
+    return options
+
+
+def run(words: list[str]) -> int:
+    """Measure, simulate, compare."""
+    options = parse(words)
+    KEPT.mkdir(exist_ok=True)
+    kept, costs = KEPT / "live.json", KEPT / "cost.json"
+    began = time.monotonic()
+    if not options.again:
+        _measure(options, kept, costs)
+    record = msgspec.json.decode(kept.read_bytes(), type=Record)
+    cost = read_cost_file(costs)
+    _say(cost.about)
+    with tempfile.TemporaryDirectory() as folder:
+        found = cells(record, cost, options.seeds, (IDLE_PROMPT, IDLE_OUTPUT), Path(folder), _say)
+    good, every = within(found)
+    _say(f"{good} of {every} quantiles within 10 %; {time.monotonic() - began:.0f} s in all")
+    if not options.no_report:
+        command = " ".join(["python -m experiments.calibration", *words])
+        write_report(HERE / "RESULT.md", record, cost, found, command, time.monotonic() - began)
+        draw(HERE / "calibration.png", found)
+    return 0
+
+
+def _measure(options: argparse.Namespace, kept: Path, costs: Path) -> None:
+    settings: tuple[str, ...] = ()
+    if options.engine == "fake":
+        settings = sleeping(costs)
+    else:
+        profile(options.quantization, options.repeats, options.kind, costs)
+    setup = Setup(engine=options.engine, quantization=options.quantization, slo=SLO, settings=settings)
+    idle: list[Idle] = []
+    points: list[LivePoint] = []
+    with tempfile.TemporaryDirectory() as logs:
+        around = overhead(options.quantization, Path(logs))
+        _say(f"beside engines: {1e3 * around.token_s:.2f} ms of CPU a token, {around.second_s:.3f} cores without load")
+        for layout in options.layouts:
+            for one in run_layout(setup, layout, options.rates, options.seconds, Path(logs), 0, _say):
+                if isinstance(one, Idle):
+                    idle.append(one)
+                    _say(f"{layout}, idle: TTFT {1e3 * one.ttft_s:.1f} ms, TPOT {1e3 * one.tpot_s:.1f} ms")
+                else:
+                    points.append(one)
+    record = Record(slo=SLO, idle=tuple(idle), points=tuple(points), overhead=around, cores=os.cpu_count() or 1)
+    kept.write_bytes(msgspec.json.encode(record))
+
+
+def _say(words: str) -> None:
+    print(words, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

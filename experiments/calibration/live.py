@@ -1,0 +1,149 @@
+"""The live side: a fleet of each layout under each load, and what it adds to its steps, measured when nobody waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from contracts.request import Slo
+from experiments.bandwidth_sweep.seen import Seen
+from experiments.calibration.workload import asked
+from experiments.load.machine import busy_seconds, cpu_seconds
+from experiments.macro_live.serving import Setup, measured, serving
+from experiments.macro_live.workload import Ask
+from simulator.cost import Fitted
+from simulator.cost_file import CostFile, encoded
+from simulator.fitting import Residuals
+from simulator.scenario import KVShape
+
+IDLE_REQUESTS = 10
+IDLE_GAP_S = 0.8
+IDLE_PROMPT, IDLE_OUTPUT = 32, 24
+OVERHEAD_S, OVERHEAD_PER_S = 6.0, 8.0
+_ANY = Slo(ttft_s=1.0, tpot_s=0.1)
+
+
+class LivePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One load on one layout: the requests, what each saw, what the links were found to carry, and how many CPU seconds
+    of the machine a second of it took (its own processes, and any others)."""
+
+    layout: str
+    per_s: float
+    requests: tuple[Ask, ...]
+    seen: tuple[Seen, ...]
+    link_bytes_per_s: float | None
+    busy_cores: float
+
+
+class Idle(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians over single requests, one after the other, on a fleet that does nothing else."""
+
+    layout: str
+    ttft_s: float
+    tpot_s: float
+
+
+class Overhead(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU seconds of everything but engines (router, loops, client), for each output token and for each second."""
+
+    token_s: float
+    second_s: float
+
+    def stolen(self, tokens_per_s: float, cores: int) -> float:
+        """The share of all cores that this takes from engines when they could use all of them."""
+        return min(0.5, (self.token_s * tokens_per_s + self.second_s) / cores)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was measured live."""
+
+    slo: Slo
+    idle: tuple[Idle, ...]
+    points: tuple[LivePoint, ...]
+    overhead: Overhead | None = None
+    cores: int = 2
+
+
+def profile(quantization: str, repeats: int, kind: str, out: Path) -> None:
+    """`phaseserve profile` as a user would run it. Raises `CalledProcessError`."""
+    words = ["-m", "cli", "profile", "--quantization", quantization, "--threads", "1", "--neighbours", "1"]
+    words += ["--repeats", str(repeats), "--kind", kind, "--out", str(out)]
+    subprocess.run([sys.executable, *words], check=True, timeout=900.0, stderr=subprocess.DEVNULL)
+
+
+def sleeping(out: Path) -> tuple[str, ...]:
+    """The settings of a fake engine whose steps sleep for known times; the cost file says the same."""
+    cost = Fitted(a0=0.010, a1=0.0005, b0=1e-7, b1=1e-7, b2=2e-6, b3=0.0008)
+    kv = KVShape(num_layers=2, num_kv_heads=2, head_dim=16, dtype="float32")
+    exact = Residuals(mape=0.0, p95=0.0, noise=0.0, points=1)
+    content = CostFile(cost=cost, residuals=exact, kv=kv, num_blocks=2048, max_context=8192, about="a fake engine")
+    out.write_bytes(encoded(content))
+    terms = ", ".join(f"{name} = {getattr(cost, name)}" for name in cost.__struct_fields__)
+    return (f"replica.fake.cost={{{terms}}}", "replica.fake.num_blocks=2048")
+
+
+def overhead(quantization: str, logs: Path) -> Overhead:
+    """What router, loops and client cost: a fleet whose engines only sleep, without and with load. CPU seconds of these
+    processes, not of the machine, so that others do not count."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = sleeping(Path(folder) / "cost.json")
+    setup = Setup(engine="fake", quantization=quantization, slo=_ANY, settings=settings)
+    with serving(setup, "mixed", logs) as url:
+        before_s = cpu_seconds(os.getpid())
+        time.sleep(OVERHEAD_S)
+        second_s = (cpu_seconds(os.getpid()) - before_s) / OVERHEAD_S
+        requests = asked(OVERHEAD_PER_S, OVERHEAD_S, 1)
+        before_s, began = cpu_seconds(os.getpid()), time.monotonic()
+        measured(url, requests, "overhead")
+        used_s = cpu_seconds(os.getpid()) - before_s - second_s * (time.monotonic() - began)
+    return Overhead(token_s=max(0.0, used_s) / sum(one.output_tokens for one in requests), second_s=second_s)
+
+
+def run_layout(
+    setup: Setup, layout: str, rates: list[float], seconds: float, logs: Path, seed: int, say: Callable[[str], None]
+) -> Iterator[Idle | LivePoint]:
+    """One fleet from start to end: idle first, then each load."""
+    with serving(setup, layout, logs) as url:
+        gap = [
+            Ask(at_s=IDLE_GAP_S * number, key="", prompt_tokens=IDLE_PROMPT, output_tokens=IDLE_OUTPUT)
+            for number in range(IDLE_REQUESTS)
+        ]
+        single = [one.seen for one in measured(url, gap, f"idle-{layout}")]
+        yield Idle(
+            layout=layout,
+            ttft_s=statistics.median(one.ttft_s for one in single if one.ttft_s is not None),
+            tpot_s=statistics.median(one.decode_tpot_s for one in single if one.decode_tpot_s is not None),
+        )
+        for per_s in rates:
+            requests = asked(per_s, seconds, seed)
+            before_s = busy_seconds()
+            served = measured(url, requests, f"{layout}-{per_s:g}-{seed}")
+            busy_s = busy_seconds() - before_s
+            yield LivePoint(
+                layout=layout,
+                per_s=per_s,
+                requests=requests,
+                seen=tuple(one.seen for one in served),
+                link_bytes_per_s=_link_rate(url),
+                busy_cores=busy_s / max(seconds, requests[-1].at_s),
+            )
+            say(f"{layout}, {per_s:g}/s: {len(requests)} requests, {sum(one.seen.error is not None for one in served)}"
+                " failed")  # fmt: skip
+
+
+def _link_rate(url: str) -> float | None:
+    with urllib.request.urlopen(f"{url}/decisions?limit=1", timeout=30.0) as answer:
+        links = json.load(answer)["fleet"].get("links", ())
+    rates = [link["link"]["bytes_per_s"] for link in links]
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,189 @@
+"""RESULT.md and its picture."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean
+
+from contracts.errors import ConfigError
+from experiments.calibration.compare import FIGURES, GOAL, SHARES, Cell, around, within
+from experiments.calibration.live import IDLE_OUTPUT, IDLE_PROMPT, Record
+from experiments.calibration.workload import OUTPUT_TOKENS, PROMPT_TOKENS
+from experiments.load.machine import describe_machine
+from simulator.cost_file import CostFile
+from simulator.drawing import missing, write_picture
+from simulator.drawing.style import GREY, figure, looks, plain_log, png
+from simulator.fitting import Residuals
+
+_LAYOUTS = {"alternating": "phased", "mixed": "colocated", "1p1d": "disaggregated"}
+
+
+def commit() -> str:
+    """The commit that is checked out, with a plus when files differ from it."""
+    try:
+        head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        diff = subprocess.run(["git", "diff", "--quiet", "HEAD"], check=False)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head.stdout.strip() + ("+" if diff.returncode else "")
+
+
+def write_report(
+    path: Path, record: Record, cost: CostFile, found: Sequence[Cell], command: str, took_s: float
+) -> None:
+    """All that was found, as Markdown."""
+    good, every = within(found)
+    counts = ", ".join(f"{name} {share}" for name, share in _by_figure(found))
+    lines = [
+        "# Live system and simulator under the same requests",
+        "",
+        f"`{command}`, {datetime.now(UTC).date().isoformat()}, commit {commit()}, {took_s:.0f} s.",
+        f"{describe_machine()}; torch {version('torch')}, phaseserve {version('phaseserve')}.",
+        "",
+        *_setting(record),
+        "",
+        f"**{good} of {every} quantiles are within {GOAL:.0%}** ({counts});",
+        f"the mean of all errors without their sign is {_mean_error(found):.1%}.",
+        "",
+        *_table(found),
+        "",
+        *_honest(record, found),
+        "",
+        "## What the simulator was told",
+        "",
+        f"Profile: {cost.about}.",
+        "",
+        f"- alone: {_fit(cost.residuals)}",
+    ]
+    if cost.crowded_residuals is not None:
+        lines.append(f"- beside a busy neighbour: {_fit(cost.crowded_residuals)}")
+    lines += [f"- {words}" for words in _told(record, cost)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _setting(record: Record) -> list[str]:
+    prompt, output = (f"{low} to {high}" for low, high in (PROMPT_TOKENS, OUTPUT_TOKENS))
+    return [
+        f"Two replicas of SmolLM2-135M with one thread each, router and client on the same {record.cores} cores.",
+        f"Prompts of {prompt} tokens, answers of {output}, uniform; Poisson arrivals; targets {record.slo.ttft_s:g} s and",
+        f"{1e3 * record.slo.tpot_s:g} ms. The simulator runs the same cores with the same settings and the very same",
+        "requests; the cost of a step is that of `phaseserve profile`, taken before the live runs. All times by the",
+        "router's clock.",
+    ]
+
+
+def draw(path: Path, found: Sequence[Cell]) -> None:
+    """Every quantile as a point, live across, simulated up. Nothing without matplotlib."""
+    if missing() is not None:
+        return
+    with figure(11.0, 5.8) as made:
+        both = made.subplots(1, len(FIGURES))
+        for axes, (name, _) in zip(both, FIGURES.items(), strict=True):
+            mine = [one for one in found if one.figure == name and math.isfinite(one.error)]
+            if not mine:
+                raise ConfigError("nothing was measured that could be drawn", param="plots")
+            ends = [1e3 * value for one in mine for value in (one.live_s, one.simulated_s)]
+            low, high = min(ends) / 1.15, max(ends) * 1.15
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.fill_between([low, high], [low * (1 - GOAL), high * (1 - GOAL)], [low * (1 + GOAL), high * (1 + GOAL)],
+                              color=GREY, alpha=0.2, linewidth=0, label=f"±{GOAL:.0%}")  # fmt: skip
+            axes.plot([low, high], [low, high], color=GREY, linewidth=1.0)
+            for layout, look in looks(list(_LAYOUTS.values())).items():
+                here = [one for one in mine if _LAYOUTS[one.layout] == layout]
+                axes.plot([1e3 * one.live_s for one in here], [1e3 * one.simulated_s for one in here], look.marker,
+                          color=look.colour, label=layout)  # fmt: skip
+            axes.set_title(f"{name}: P50, P90, P99", loc="left")
+            axes.set_xlabel("live, ms")
+            axes.set_ylabel("simulated, ms")
+            axes.set_xlim(low, high)
+            axes.set_ylim(low, high)
+            plain_log(axes.xaxis)
+            plain_log(axes.yaxis)
+        both[0].legend(loc="upper left", frameon=False)
+        write_picture(path, png(made))
+
+
+def _table(found: Sequence[Cell]) -> list[str]:
+    heads = [f"{name} P{100 * share:.0f}" for name in FIGURES for share in SHARES]
+    lines = [
+        "Live / simulated in ms, and the simulator's error:",
+        "",
+        "| layout | per s | " + " | ".join(heads) + " |",
+        "| --- | ---: |" + " ---: |" * len(heads),
+    ]
+    points = dict.fromkeys((one.layout, one.per_s) for one in found)
+    for layout, per_s in points:
+        cells = [one for one in found if (one.layout, one.per_s) == (layout, per_s)]
+        words = [f"{1e3 * one.live_s:.0f} / {1e3 * one.simulated_s:.0f} ({one.error:+.0%})" for one in cells]
+        lines.append(f"| {layout} | {per_s:g} | " + " | ".join(words) + " |")
+    return lines
+
+
+def _by_figure(found: Sequence[Cell]) -> list[tuple[str, str]]:
+    rows = []
+    for name in FIGURES:
+        for share in SHARES:
+            good, every = within([one for one in found if (one.figure, one.share) == (name, share)])
+            rows.append((f"{name} P{100 * share:.0f}", f"{good}/{every}"))
+    return rows
+
+
+def _mean_error(found: Sequence[Cell]) -> float:
+    errors = [abs(one.error) for one in found if math.isfinite(one.error)]
+    return fmean(errors) if errors else math.nan
+
+
+def _honest(record: Record, found: Sequence[Cell]) -> list[str]:
+    """What does not agree, in sentences made of the figures."""
+    off = sorted((one for one in found if abs(one.error) > GOAL), key=lambda one: -abs(one.error))
+    failed = sum(seen.error is not None for point in record.points for seen in point.seen)
+    asked = sum(len(point.seen) for point in record.points)
+    fewest = min((len(point.seen) for point in record.points), default=0)
+    words = [f"Live, {failed} of {asked} requests failed or did not end in time."]
+    if not off:
+        return [*words, f"All quantiles are within {GOAL:.0%}."]
+    worst = off[0]
+    bias = fmean(one.error for one in found if math.isfinite(one.error))
+    return [
+        *words,
+        f"Outside {GOAL:.0%}: {len(off)}; farthest off is {worst.figure} P{100 * worst.share:.0f} of {worst.layout} at"
+        f" {worst.per_s:g}/s ({worst.error:+.0%}). The mean error with its sign is {bias:+.1%}"
+        f" ({'the simulator is too slow' if bias > 0.0 else 'the simulator is too fast'}).",
+        f"A P99 of {fewest} requests is its last or next to last one: one disturbed step of a live run moves it.",
+        "Live steps also slow each other down in ways that two states (alone, beside a neighbour) do not tell.",
+    ]
+
+
+def _told(record: Record, cost: CostFile) -> list[str]:
+    lines = []
+    if record.points:
+        one = around(record, cost, record.points[0], IDLE_PROMPT, IDLE_OUTPUT)
+        lines.append(
+            f"a message between router and replica {1e3 * one.message_s:.2f} ms, a turn of the replica's loop"
+            f" {1e3 * one.turn_s:.2f} ms (single requests on the idle fleet)"
+        )
+    for idle in record.idle:
+        lines.append(f"idle, {idle.layout}: TTFT {1e3 * idle.ttft_s:.1f} ms, TPOT {1e3 * idle.tpot_s:.1f} ms")
+    if record.overhead is not None:
+        spent = record.overhead
+        lines.append(
+            f"router, loops and client: {1e3 * spent.token_s:.2f} ms of CPU a token, {spent.second_s:.3f} cores without"
+            " load (a fleet whose engines only sleep); while both engines compute, steps are longer by that share"
+        )
+    for point in record.points:
+        link = "" if point.link_bytes_per_s is None else f", links {point.link_bytes_per_s / 1e9:.2f} GB/s"
+        lines.append(f"{point.layout}, {point.per_s:g}/s: {point.busy_cores:.2f} cores busy{link}")
+    return lines
+
+
+def _fit(off: Residuals) -> str:
+    return (
+        f"off by {off.mape:.1%} in the mean, {off.p95:.1%} at the 95th percentile of {off.points} kinds of steps;"
+        f" steps of one kind spread by {off.noise:.1%}"
+    )
