@@ -228,7 +228,9 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer
     server = RealServer(tmp_path_factory.mktemp("real"), etcd)
     try:
         server.start()
-        install_slices(Admin(server.url, "default"))
+        admin = Admin(server.url, "default")
+        install_slices(admin)
+        admin.http.close()
         yield server
     finally:
         server.stop()
