@@ -62,8 +62,8 @@ def _told(seeds: int) -> list[str]:
     parts = " and ".join(map(str, RATES))
     return [
         f"CodeLlama2-34B on {REPLICAS} alternating replicas of L20 (roofline, TP4, 3 % noise), Poisson arrivals, "
-        f"{seeds} seeds, at {parts} of what closed form says the fleet carries. A rule is cut at its allowance (in-window "
-        "chunking), or `whole`: a prompt is begun only if there is slack for all of it.",
+        f"{seeds} seeds, at {parts} of what closed form says the fleet carries. A rule is cut at its allowance "
+        "(in-window chunking), or `whole`: a prompt is begun only if there is slack for all of it.",
     ]
 
 
