@@ -149,25 +149,27 @@ class StepPredictor:
             covariance[i] = [(row[j] - gain * px[j]) / forgetting for j in range(NUM_TERMS)]
         if min(covariance[i][i] for i in range(NUM_TERMS)) <= 0.0:  # rounding, after very many steps
             self._covariance = self._prior_covariance()
-        self._keep_positive()
 
     def _prior_covariance(self) -> list[list[float]]:
         return [[self._prior[i] if i == j else 0.0 for j in range(NUM_TERMS)] for i in range(NUM_TERMS)]
 
-    def _keep_positive(self) -> None:
-        """Set negative coefficients to zero and move the others to the best fit under that condition."""
-        theta, covariance = self._theta, self._covariance
+    def _positive(self) -> list[float]:
+        """The coefficients with negative ones set to zero and the others moved to the best fit under that condition.
+
+        A copy: moved estimates that went back into the recursion would be moved again by every step, and drift (a
+        decode replica, whose tokens and rows are one number, came to believe in steps of 60 ms while each took 33).
+        """
+        theta, covariance = list(self._theta), self._covariance
         for _ in range(NUM_TERMS):
             worst = min(range(NUM_TERMS), key=theta.__getitem__)
             if theta[worst] >= 0.0:
-                return
+                break
             shift = theta[worst] / max(covariance[worst][worst], 1e-12)
             for i in range(NUM_TERMS):
                 theta[i] -= covariance[i][worst] * shift
             theta[worst] = 0.0
-        for i in range(NUM_TERMS):
-            theta[i] = max(0.0, theta[i])
+        return [max(0.0, value) for value in theta]
 
     def _publish(self, margin_s: float) -> None:
-        a0, a1, b0, b1, b2, b3 = (value * scale for value, scale in zip(self._theta, SCALES, strict=True))
+        a0, a1, b0, b1, b2, b3 = (value * scale for value, scale in zip(self._positive(), SCALES, strict=True))
         self.cost = StepCost(a0=a0, a1=a1, b0=b0, b1=b1, b2=b2, b3=b3, margin_s=margin_s)

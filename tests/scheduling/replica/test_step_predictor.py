@@ -108,6 +108,26 @@ def test_many_steps_of_one_shape_do_not_unlearn_the_others(forgetting: float) ->
         assert predictor.predict_s(shape) == pytest.approx(shape.predict_s(HIDDEN), rel=0.5)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_replica_that_only_decodes_does_not_drift_from_what_it_measures(seed: int) -> None:
+    """Its tokens and rows are one number and its context goes with them, so single coefficients come out negative."""
+    chance = random.Random(seed)
+    true = StepCost(a0=0.0312, a1=0.0, b0=5e-9, b1=3.5e-8, b2=1.4e-7, b3=3e-5)
+    start = StepCost(a0=0.0306, a1=2.2e-4, b0=5e-9, b1=3.5e-8, b2=6.6e-8, b3=9e-6)
+    predictor = StepPredictor(start)
+    streams: list[list[int]] = []  # context, tokens to come
+    errors = []
+    for _ in range(2500):
+        if chance.random() < 0.1 or not streams:
+            streams.append([round(chance.lognormvariate(5.0, 1.3)) + 1, round(chance.lognormvariate(5.0, 0.9)) + 1])
+        shape = StepShape()
+        shape.add_decodes(len(streams), sum(context for context, _ in streams))
+        errors.append(abs(predictor.predict_s(shape) / shape.predict_s(true) - 1.0))
+        predictor.update(shape, shape.predict_s(true) * chance.lognormvariate(0.0, 0.03))
+        streams = [[context + 1, left - 1] for context, left in streams if left > 1]
+    assert max(errors[200:]) < 0.1
+
+
 @given(
     st.lists(
         st.tuples(
