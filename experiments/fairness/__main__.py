@@ -3,7 +3,7 @@
 Two alternating replicas serve both; the heavy key asks for `--heavy`
 times as much as the light one. Shown: attainment of the TTFT target per key, Jain's indices, the longest wait.
 
-    python -m experiments.macro.fairness [--heavy 1 4 10] [--seconds 120]
+    python -m experiments.fairness [--heavy 1 4 10] [--seconds 120]
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ while the decode step takes no more than S * (n-1)/n, however long the windows a
 workload is made so that the rate at which prefill takes all of one replica is the one at which the batch makes the
 decode step that long; the scheduler is to get there, and no further.
 
-    python -m experiments.macro.closed_form [--rule min] [--replicas 2 4 8]
+    python -m experiments.ecoserve.closed_form [--rule min] [--replicas 2 4 8]
 """
 
 from __future__ import annotations

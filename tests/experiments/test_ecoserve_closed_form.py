@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.macro.closed_form import closed_form_s, find, scenario
+from experiments.ecoserve.closed_form import closed_form_s, find, scenario
 from simulator.run import simulate
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.macro.fairness import scenario, ttft_attained
+from experiments.fairness.__main__ import scenario, ttft_attained
 from simulator.run import simulate
 
 

@@ -1,0 +1,1 @@
+"""A heavy key beside a light one, simulated: `python -m experiments.fairness`."""

@@ -1,0 +1,68 @@
+"""The criterion by which a slack rule becomes the default."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.slack_rules.choice import choose, judge
+from experiments.slack_rules.loads import LOADS, VARIANTS, cases
+from scheduling.admission_rules import parse_rule
+from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
+from simulator.grid import Row
+
+
+def _rows(values: dict[str, tuple[float, float]]) -> list[Row]:
+    """By load, with two seeds each: the attained share by both clocks."""
+    return [
+        Row(
+            key=f"{load}-{seed}",
+            labels={"load": load, "part": 0.95, "seed": seed},
+            figures={"usual.attained": share, "ecoserve.attained": share},
+        )
+        for load, shares in values.items()
+        for seed, share in enumerate(shares)
+    ]
+
+
+def test_a_rule_that_is_better_beyond_its_spread_replaces_the_default() -> None:
+    rows = {
+        "min": _rows({"a": (0.90, 0.91), "b": (0.80, 0.81)}),
+        "max": _rows({"a": (0.95, 0.96), "b": (0.84, 0.86)}),
+    }
+    judged = judge(rows, "min")
+    assert [one.rule for one in judged] == ["max", "min"]
+    assert judged[0].difference == pytest.approx(0.0475)
+    assert choose(judged, "min") == "max"
+
+
+def test_noise_or_one_bad_load_leaves_the_default() -> None:
+    noisy = {"min": _rows({"a": (0.9, 0.9), "b": (0.8, 0.8)}), "max": _rows({"a": (0.9, 0.99), "b": (0.79, 0.81)})}
+    assert choose(judge(noisy, "min"), "min") == "min"
+    uneven = {"min": _rows({"a": (0.5, 0.5), "b": (0.9, 0.9)}), "max": _rows({"a": (0.9, 0.9), "b": (0.88, 0.88)})}
+    judged = judge(uneven, "min")
+    assert judged[0].score > judged[1].score
+    assert not judged[0].better
+
+
+def test_a_rule_without_all_runs_is_not_judged() -> None:
+    rows = {"min": _rows({"a": (0.9, 0.9), "b": (0.8, 0.8)}), "max": _rows({"a": (1.0, 1.0)})}
+    assert [one.rule for one in judge(rows, "min")] == ["min"]
+
+
+def test_every_rule_runs_under_every_load_on_equal_terms() -> None:
+    for load in LOADS:
+        grids = [cases(variant, load, 2) for variant in VARIANTS]
+        assert {tuple(case.labels["rate"] for case in grid) for grid in grids} == {
+            tuple(case.labels["rate"] for case in grids[0])
+        }
+        for variant, grid in zip(VARIANTS, grids, strict=True):
+            rule = parse_rule(variant.removesuffix(", whole")).name
+            assert {case.scenario.cluster.admission for case in grid} == {rule}
+            assert {case.scenario.scheduling.window_chunking for case in grid} == {not variant.endswith("whole")}
+            assert {case.scenario.workload.classes[0].slo for case in grid} == {load.slo}
+
+
+def test_both_cores_have_the_same_default() -> None:
+    assert ReplicaCoreConfig().admission == ClusterCoreConfig().admission
+    assert ReplicaCoreConfig().window_chunking is ClusterCoreConfig().window_chunking
+    assert ReplicaCoreConfig().admission in VARIANTS
