@@ -16,6 +16,7 @@ import msgspec
 
 from cli.overlay import build
 from cli.settings import Settings
+from cli.simulated_fleet import measured, with_replicas
 from contracts.errors import ConfigError
 from contracts.phase import Role
 from contracts.request import Slo
@@ -56,6 +57,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     hardware: str | None = None
     tp: int | None = None
     pp: int | None = None
+    cost_file: str | None = None
     link_gbit_s: float | None = None
     data: str | None = None
     trace: str | None = None
@@ -69,7 +71,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 def scenario_of(layers: Sequence[dict[str, Any]], asked: Asked) -> Scenario:
     """The run that files and options describe. Raises `ConfigError` naming what is unknown or wrong."""
     settings = Settings([{name: table for name, table in layer.items() if name != "sweep"} for layer in layers])
-    scenario = _base(settings, settings.table("simulate"), asked)
+    scenario = _base(settings, with_replicas(settings.table("simulate")), asked)
     scenario = _machines(scenario, asked)
     scenario = _layout(scenario, asked)
     scenario = _workload(scenario, asked)
@@ -110,7 +112,11 @@ def _base(settings: Settings, given: dict[str, Any], asked: Asked) -> Scenario:
 def _machines(scenario: Scenario, asked: Asked) -> Scenario:
     """Model and hardware by name, and the links."""
     changes: dict[str, Any] = {}
-    if asked.model is not None and asked.hardware is not None:
+    if asked.cost_file is not None:
+        if any(value is not None for value in (asked.model, asked.hardware, asked.tp, asked.pp)):
+            raise ConfigError("--cost-file says what a step costs, and so does --model on --hardware", param="--model")
+        changes = measured(asked.cost_file)
+    elif asked.model is not None and asked.hardware is not None:
         changes = deployed(asked.model, asked.hardware, tp=_or_one(asked.tp), pp=_or_one(asked.pp))
     elif any(value is not None for value in (asked.model, asked.hardware, asked.tp, asked.pp)):
         raise ConfigError("a model is deployed on hardware: name --model and --hardware", param="--model")

@@ -6,14 +6,7 @@ mean of each, and says how far it is off. With `--neighbours N` the same again w
 as the replicas of one machine do. Settings as for `phaseserve up`.
 
     phaseserve profile --quantization int8 --threads 1 --neighbours 1 --out cost.json
-
-and in the file for `phaseserve simulate --config`:
-
-    [[simulate.fleet]]
-    role = "mixed"
-    count = 2
-    cost_file = "cost.json"
-    machine = "this one"
+    phaseserve simulate --mixed 2 --cost-file cost.json
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 [scheduling] [cluster] [slo]   as for `phaseserve up`
 [simulate]                     simulator.scenario.Scenario: duration_s, seed, latency_s, ...
 [[simulate.fleet]]             role, count, num_blocks, link_bytes_per_s, cost = {kind = "fitted", a0 = 0.02, a1 = 3e-4}
+                               or deployment = {model = "qwen2-72b", hardware = "l20", tp = 8}, or cost_file = "..."
 [simulate.workload]            arrivals = {kind = "gamma", rate = 4.0}, prompt, output, trace = {path = "..."}, ...
 [[simulate.changes]]           kind = "kill", at_s = 10.0, replica_id = "decode-1", ...
 
@@ -50,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--hardware", help=f"{', '.join(hardware_names())}, or a TOML file")
     found.add_argument("--tp", type=int, metavar="N", help="devices that share each layer (default 1)")
     found.add_argument("--pp", type=int, metavar="N", help="pipeline stages (default 1)")
+    found.add_argument("--cost-file", metavar="FILE", help="instead: what `phaseserve profile` measured")
     found.add_argument("--link-rate", type=float, metavar="GBIT_S", help="of each host, each way, Gbit/s")
     found.add_argument("--data", help=f"lengths of prompts and answers as in {', '.join(DATA)}")
     found.add_argument("--trace", metavar="FILE", help="Azure's CSV or Mooncake's JSON lines; --rate scales its time")
@@ -69,14 +71,14 @@ def parser() -> argparse.ArgumentParser:
 def asked_of(arguments: argparse.Namespace) -> tuple[list[dict[str, object]], Asked]:
     """Layers of settings, and what was said by name."""
     layers = [read_toml(arguments.config)] if arguments.config else []
-    same = ("replicas", "layout", "policy", "model", "hardware", "tp", "pp", "data", "trace", "rate", "seed")
+    same = ("replicas", "layout", "policy", "model", "hardware", "tp", "pp", "cost_file", "data", "trace")
     asked = Asked(
         counts={role.value: getattr(arguments, role.value) for role in Role},
         link_gbit_s=arguments.link_rate,
         ttft_s=arguments.slo_ttft_s,
         tpot_s=arguments.slo_tpot_s,
         duration_s=arguments.duration,
-        **{name: getattr(arguments, name) for name in same},
+        **{name: getattr(arguments, name) for name in (*same, "rate", "seed")},
     )
     return [*layers, *map(parse_assignment, arguments.set)], asked
 

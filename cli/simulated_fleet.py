@@ -4,7 +4,7 @@
 role = "mixed"
 deployment = {model = "codellama2-34b", hardware = "l20", tp = 4}     # or a .toml of one's own for either
 # or
-cost_file = "cost.json"                                              # written by `phaseserve profile`
+cost_file = "cost.json"            # written by `phaseserve profile`; if with neighbours, replicas share a machine
 
 What is said beside it (noise, num_blocks ...) wins.
 """
@@ -22,7 +22,15 @@ from simulator.cost_file import read_cost_file
 from simulator.deployment import Deployment
 from simulator.scenarios import deployed
 
+_MACHINE = "the one that was profiled"
 _OPTIONS = ("model", "hardware", "tp", "pp", "dtype", "kv_dtype")
+
+
+def measured(path: str) -> dict[str, Any]:
+    """Settings of `simulator.scenario.Group` from a profile's file. With a busy neighbour measured, all replicas share
+    one machine. Raises `ConfigError`."""
+    found = read_cost_file(Path(path)).of_group()
+    return {**found, "machine": _MACHINE if found["crowded"] is not None else ""}
 
 
 def with_replicas(simulate: dict[str, Any]) -> dict[str, Any]:
@@ -59,5 +67,5 @@ def _deployed(table: dict[str, Any]) -> dict[str, Any]:
 def _measured(path: Any) -> dict[str, Any]:
     if not isinstance(path, str):
         raise ConfigError("fleet.cost_file must be the path of a file", param="cost_file")
-    found: dict[str, Any] = msgspec.to_builtins(read_cost_file(Path(path)).of_group())
+    found: dict[str, Any] = msgspec.to_builtins(measured(path))
     return found

@@ -70,8 +70,8 @@ def _setting(record: Record) -> list[str]:
     prompt, output = (f"{low} to {high}" for low, high in (PROMPT_TOKENS, OUTPUT_TOKENS))
     return [
         f"Two replicas of SmolLM2-135M with one thread each, router and client on the same {record.cores} cores.",
-        f"Prompts of {prompt} tokens, answers of {output}, uniform; Poisson arrivals; targets {record.slo.ttft_s:g} s and",
-        f"{1e3 * record.slo.tpot_s:g} ms. The simulator runs the same cores with the same settings and the very same",
+        f"Prompts of {prompt} tokens, answers of {output}, uniform; Poisson arrivals; targets {record.slo.ttft_s:g} s",
+        f"and {1e3 * record.slo.tpot_s:g} ms. The simulator runs the same cores with the same settings and the very same",
         "requests; the cost of a step is that of `phaseserve profile`, taken before the live runs. All times by the",
         "router's clock.",
     ]
