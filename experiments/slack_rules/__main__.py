@@ -14,7 +14,7 @@ from pathlib import Path
 
 from experiments.ecoserve.document import Document
 from experiments.slack_rules import choice
-from experiments.slack_rules.loads import LOADS, RATES, REPLICAS, VARIANTS, WHOLE, Load, cases
+from experiments.slack_rules.loads import LOADS, REPLICAS, VARIANTS, WHOLE, Load, cases
 from scheduling.config import ReplicaCoreConfig
 from simulator.grid import Row, Value, failed, run_grid
 from simulator.report import Report
@@ -59,10 +59,9 @@ def overdraft(report: Report) -> dict[str, Value]:
 
 
 def _told(seeds: int) -> list[str]:
-    parts = " and ".join(map(str, RATES))
     return [
         f"CodeLlama2-34B on {REPLICAS} alternating replicas of L20 (roofline, TP4, 3 % noise), Poisson arrivals, "
-        f"{seeds} seeds, at {parts} of what closed form says the fleet carries. A rule is cut at its allowance "
+        f"{seeds} seeds, each load at about the rate where `min` holds nine of ten. A rule is cut at its allowance "
         "(in-window chunking), or `whole`: a prompt is begun only if there is slack for all of it.",
     ]
 
