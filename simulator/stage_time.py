@@ -1,8 +1,8 @@
 """How long one pipeline stage of a replica computes: matrix products, attention and collectives, one after another.
 
 The linear layers of a step take `sqrt(memory^2 + compute^2)`: reading the weights once and computing every row, rounded
-up to whole tiles, overlap only in part. This form and a tile of 128 rows give DCP's (OSDI'26) figures without further
-constants: 129 tokens take as long as 256, a batch of 96 to 128 costs a few percent more, 128 to 160 about a third.
+up to whole tiles, overlap only in part. The form was chosen because with tiles of 128 rows it gives DCP's (OSDI'26)
+figures: 129 tokens take as long as 256, a batch of 128 five percent more than one of 96, and one of 160 a third more.
 Attention takes reading or computing, whichever is longer, for chunks and for decode rows. A ring all-reduce after each
 layer's attention and MLP moves `2 (tp-1)/tp` of the activations over a device's link, in `2 (tp-1)` steps.
 """

@@ -1,0 +1,1 @@
+"""Figures that papers print, and what the roofline makes of them."""
