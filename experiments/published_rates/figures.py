@@ -14,8 +14,8 @@ ECOSERVE, DCP = "EcoServe (OSDI'26) table 3", "DCP (OSDI'26)"
 SARATHI, LAYERED = "Sarathi-Serve (OSDI'24)", "LayeredPrefill (MLSys'26)"
 OURS = "this engine, experiments/RESULTS.md"
 FITTED, CHECKED, LOOSE = "fitted", "checked", "loose"
-"""Whether constants or the form of the model were chosen by it, whether it says how well they hold elsewhere, or whether the set-up that the
-paper measured is not known well enough for more than an order of magnitude."""
+"""Whether constants or the form of the model were chosen by it, whether it says how well they hold elsewhere, or
+whether the set-up that the paper measured is not known well enough for more than an order of magnitude."""
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
