@@ -9,6 +9,8 @@ rule                 role          what it does
 `fixed_interval(f)`  alternating   its ablation: the turn passes on each f TTFT targets, slack is not looked at
 `deadline`           mixed         chunks beside decodes, as large as every stream's next deadline allows
 `sarathi(n)`         mixed         chunks beside decodes in steps of at most n tokens (Sarathi-Serve, OSDI'24)
+`dcp_greedy`         mixed         the same, n moved up and down by the slack that is left (DCP, OSDI'26)
+`dcp_predictive`     mixed         the same, n the smallest that keeps up with the arrivals by prediction (DCP, OSDI'26)
 `prefill_priority`   mixed         prompts first, in steps of their own, decodes when none waits (vLLM's old default)
 
 A rule for one of the two roles leaves replicas of the other at `min` and `deadline`: a fleet may hold both.
@@ -53,6 +55,8 @@ class Budget(StrEnum):
     DEADLINE = "deadline"
     FIXED = "fixed"
     PREFILL_FIRST = "prefill_first"
+    GREEDY = "greedy"
+    PREDICTIVE = "predictive"
 
 
 class AdmissionRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +82,11 @@ class AdmissionRule(msgspec.Struct, frozen=True, kw_only=True):
         return self.walk is not Walk.FIRST_FIT
 
     @property
+    def follows_load(self) -> bool:
+        """Steps hold so many tokens as `scheduling.chunk_policies` finds."""
+        return self.budget in (Budget.GREEDY, Budget.PREDICTIVE)
+
+    @property
     def in_turn(self) -> bool:
         """Prompts are served in order of arrival, as in the published systems."""
         return self.greedy or self.budget is not Budget.DEADLINE
@@ -98,6 +107,8 @@ _PLAIN = {
         AdmissionRule(name="ecoserve_artifact", role=Role.ALTERNATING, walk=Walk.ARTIFACT, level=1.0),
         AdmissionRule(name="deadline", role=Role.MIXED),
         AdmissionRule(name="prefill_priority", role=Role.MIXED, budget=Budget.PREFILL_FIRST),
+        AdmissionRule(name="dcp_greedy", role=Role.MIXED, budget=Budget.GREEDY),
+        AdmissionRule(name="dcp_predictive", role=Role.MIXED, budget=Budget.PREDICTIVE),
     )
 }
 _WITH_ARGUMENT = {"quantile": "q from 0 to 1", "fixed_interval": "f above 0", "sarathi": "n, a whole number from 1"}

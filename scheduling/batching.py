@@ -6,7 +6,7 @@ from contracts.batch import Batch, Chunk
 from contracts.phase import Phase, Role
 from scheduling.admission_rules import Budget
 from scheduling.micro_batches import rows_of_next
-from scheduling.phases import mixed_grants, rows_shape, separate_grants
+from scheduling.phases import could_prefill, mixed_grants, rows_shape, separate_grants
 from scheduling.prefill_picks import PrefillGrant, PrefillPicker
 from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.sequence import Sequence
@@ -34,7 +34,7 @@ def next_step(state: ReplicaState, now: float) -> StepInFlight | None:
     step = _prefill_step(state, now)
     if step is None and state.decoding:
         state.counters.window_cuts += state.clock.phase is Phase.PREFILL and bool(state.prefilling)
-        decodes = rows_of_next(state, now)
+        decodes = rows_of_next(state, now, alone=True)
         # Decodes may all have been preempted in favour of prompts that hold the blocks; those run now.
         step = _step(state, decodes, None, now) if decodes else _prefill_step(state, now)
     return step
@@ -50,7 +50,7 @@ def _prefill_step(state: ReplicaState, now: float) -> StepInFlight | None:
 
 
 def _mixed_step(state: ReplicaState, now: float) -> StepInFlight | None:
-    decodes = rows_of_next(state, now)
+    decodes = rows_of_next(state, now, alone=not could_prefill(state))
     shape = rows_shape(state, decodes)
     for grant in mixed_grants(state, shape, now):
         picker = PrefillPicker(state, grant, shape)

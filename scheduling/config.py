@@ -8,12 +8,14 @@ import msgspec
 
 from contracts.cluster_io import OnHandoffFailure, OnUnavailable
 from scheduling.admission_rules import AdmissionRule, parse_rule
+from scheduling.chunk_config import ChunkConfig
 from scheduling.config_checks import require
 from scheduling.fairness_config import FairnessConfig
 from scheduling.macro_config import MacroConfig
 from scheduling.planner_config import PlannerConfig
 
 MAX_PIPELINE_DEPTH = 64
+MicroBatches = Literal["even", "kept", "delayed"]
 LayoutPolicy = Literal["auto", "colocated", "phased", "disaggregated"]
 
 
@@ -34,7 +36,8 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     `pipeline_depth` is how many steps are in flight at a time: 1, or the stages of a pipeline-parallel engine, each of
     which works on another step. Durations of steps are then those of one stage, and decisions count with as many of
-    them between two tokens.
+    them between two tokens. `micro_batches` says who decodes in which of them, see `scheduling.micro_batches`; `chunks`
+    is about the rules whose steps follow the load.
 
     Hand-offs: at most `max_receiving` sequences wait for their KV at a time, the rest queues. A receiver keeps its
     blocks `kv_lease_factor` times as long as the sender and the link should need from the last sign of life on, within
@@ -64,6 +67,8 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     predictor_forgetting: float = 0.995
     margin_quantile: float = 0.95
     pipeline_depth: int = 1
+    micro_batches: MicroBatches = "even"
+    chunks: ChunkConfig = ChunkConfig()
     max_receiving: int = 16
     kv_lease_min_s: float = 2.0
     kv_lease_max_s: float = 30.0
@@ -84,6 +89,7 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             *("max_receiving", "link_sample_min_bytes", "link_probe_min_bytes", "pipeline_depth"),
         ):
             require(getattr(self, name) >= 1, name, "must be at least 1")
+        require(self.micro_batches in get_args(MicroBatches), "micro_batches", "must be even, kept or delayed")
         require(self.pipeline_depth <= MAX_PIPELINE_DEPTH, "pipeline_depth", f"must be at most {MAX_PIPELINE_DEPTH}")
         require(self.kv_lease_factor >= 1.0, "kv_lease_factor", "must be at least 1")
         require(self.kv_lease_max_s >= self.kv_lease_min_s, "kv_lease_max_s", "must be at least kv_lease_min_s")

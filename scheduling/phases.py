@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from contracts.phase import Phase, Role
 from scheduling.admission import uncached
 from scheduling.admission_rules import Budget
+from scheduling.chunk_policies import step_tokens
 from scheduling.prefill_picks import PrefillGrant, is_urgent
 from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.role_guard import guarded_allowance_s, guards
@@ -53,7 +54,7 @@ def separate_grants(state: ReplicaState, now: float) -> list[PrefillGrant]:
     not, but by `max_gap_s`; so nothing is begun that there is not enough for.
     """
     config, clock = state.config, state.clock
-    if not _could_prefill(state):
+    if not could_prefill(state):
         return []
     if not state.decoding:
         return [PrefillGrant(math.inf, config.max_chunk)]
@@ -142,11 +143,12 @@ def allowance(state: ReplicaState, now: float) -> Allowance:
 def mixed_grants(state: ReplicaState, decodes: StepShape, now: float) -> list[PrefillGrant]:
     """What may be prefilled beside the decodes of a mixed step, whose shape is `decodes`."""
     config = state.config
-    if not _could_prefill(state):
+    if not could_prefill(state):
         return []
-    fixed = config.rule.budget is Budget.FIXED
+    rule = config.rule
+    fixed = rule.budget is Budget.FIXED or rule.follows_load
     if fixed and not guards(state):
-        tokens = config.rule.tokens - decodes.tokens
+        tokens = (step_tokens(state, decodes, now) if rule.follows_load else rule.tokens) - decodes.tokens
         grants = [PrefillGrant(math.inf, tokens)] if tokens > 0 else []
         spare = 0.0
     elif not state.decoding:
@@ -183,6 +185,8 @@ def note_step(state: ReplicaState, step: StepInFlight, duration_s: float, now: f
     """A step ended: keep the phase clock. What overdue prompts took beyond slack is paid back by decoding: they get
     `overdraft_share` of the time at most. Overdraft that a rule allows is counted and owed to nobody."""
     clock, share = state.clock, state.config.overdraft_share
+    if state.config.rule.follows_load:
+        state.load.landed(now - step.started_at)
     decode_s = duration_s * _decode_part(state, step.shape)
     if step.overdraft_over_s is not None:
         state.counters.overdraft_s += max(0.0, duration_s - step.overdraft_over_s)
@@ -229,7 +233,7 @@ def _least_prefill_s(state: ReplicaState, worthwhile: int) -> float:
     return cost.a0 + cost.a1 * tokens
 
 
-def _could_prefill(state: ReplicaState) -> bool:
+def could_prefill(state: ReplicaState) -> bool:
     """Cheap and necessary: a started prompt, or a waiting one and a free slot."""
     return bool(state.prefilling or (state.waiting and state.num_running < state.config.max_running))
 

@@ -166,6 +166,8 @@ class ReplicaCore:
         state.sequences[request.request_id] = sequence
         state.counters.accepted += 1
         state.enqueue(sequence)
+        if state.config.rule.follows_load and not sequence.receives:
+            state.load.arrived(sequence.num_prompt, now)
         note_grant(state, sequence)
         note_role_of(state, sequence, now)
         look_up(state, sequence)

@@ -14,6 +14,7 @@ from scheduling.block_ledger import BlockLedger, extend_hashes
 from scheduling.config import ReplicaCoreConfig
 from scheduling.kv_ticket import TicketLife
 from scheduling.link_probing import LinkTable
+from scheduling.load_seen import LoadSeen
 from scheduling.output_reserve import OutputLengths
 from scheduling.sequence import Sequence, Status
 from scheduling.step_predictor import StepPredictor
@@ -71,7 +72,8 @@ class ReplicaState:
     `receiving`, `sending` and `decoding` partition it by status, apart from ending ones.
     `computing` names, by hash, the blocks that a prefilling or receiving sequence is about to fill, and which one.
     `in_flight` is the oldest step that runs; `behind`, oldest first, are those that a pipeline has taken in after it,
-    and `flying`, kept only where there may be several, names the sequences of all of them.
+    and `flying`, kept only where there may be several, names the sequences of all of them. `held` names streams that
+    the last batch left out.
     `transfer_actions` are what the event at hand asks of the data plane; `links` is keyed by peer.
     """
 
@@ -84,6 +86,7 @@ class ReplicaState:
     predictor: StepPredictor
     lengths: OutputLengths = field(default_factory=OutputLengths)
     clock: PhaseClock = field(default_factory=PhaseClock)
+    load: LoadSeen = field(default_factory=LoadSeen)
     counters: Counters = field(default_factory=Counters)
     sequences: dict[str, Sequence] = field(default_factory=dict)
     waiting: dict[str, Sequence] = field(default_factory=dict)
@@ -99,6 +102,7 @@ class ReplicaState:
     in_flight: StepInFlight | None = None
     behind: list[StepInFlight] = field(default_factory=list)
     flying: set[str] = field(default_factory=set)
+    held: set[str] = field(default_factory=set)
     next_step_index: int = 0
     forgotten: list[str] = field(default_factory=list)
     draining: bool = False

@@ -20,6 +20,7 @@ from contracts.replica_io import (
 )
 from contracts.request import FinishReason, SamplingParams, Slo
 from contracts.views import StepCost
+from scheduling.chunk_config import ChunkConfig
 from scheduling.config import ReplicaCoreConfig
 from scheduling.replica_core import ReplicaCore
 
@@ -27,7 +28,7 @@ Lab = Any
 
 RULES = [
     *("min", "quantile(0.3)", "mean", "max", "ecoserve_paper", "ecoserve_artifact", "fixed_interval(0.5)", "deadline"),
-    *("sarathi(1)", "sarathi(8)", "sarathi(64)", "prefill_priority"),
+    *("sarathi(1)", "sarathi(8)", "sarathi(64)", "prefill_priority", "dcp_greedy", "dcp_predictive"),
 ]
 configs = st.builds(
     ReplicaCoreConfig,
@@ -46,6 +47,8 @@ configs = st.builds(
     output_reserve_quantile=st.sampled_from([0.0, 0.5, 1.0]),
     max_preemptions=st.sampled_from([0, 1, 3]),
     pipeline_depth=st.sampled_from([1, 1, 2, 3, 4]),
+    micro_batches=st.sampled_from(["even", "kept", "delayed"]),
+    chunks=st.sampled_from([ChunkConfig(), ChunkConfig(smallest=4, largest=32, grain=4, free_share=0.3)]),
 )
 arrivals = st.tuples(
     st.just("arrive"),

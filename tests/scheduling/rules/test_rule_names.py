@@ -13,7 +13,7 @@ from scheduling.policies import UNBOUNDED_GAP_S, policy
 
 NAMES = [
     *("ecoserve_paper", "ecoserve_artifact", "min", "mean", "max", "quantile(0.1)", "fixed_interval(0.5)"),
-    *("prefill_priority", "sarathi(512)", "deadline"),
+    *("prefill_priority", "sarathi(512)", "deadline", "dcp_greedy", "dcp_predictive"),
 ]
 
 
