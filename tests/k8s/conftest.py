@@ -121,6 +121,11 @@ class FakeServer(ApiServer):
         assert self._process.stdout is not None
         assert self._process.stdout.readline().startswith("READY")
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
