@@ -46,7 +46,7 @@ def report(figures: Sequence[Figure], commit: str) -> list[str]:
         "Nothing is measured here: data sheets and config.json files (`simulator/hardware_files`,",
         "`simulator/model_files`, each number with its source) through `simulator.roofline`, one set of constants for",
         "each kind of hardware. *Fitted*: constants, or the form of the model, were chosen by it. *Checked*: they were",
-        "not. *Loose*: the paper does not say enough of the set-up for more than an order of magnitude. Where it does not",
+        "not. *Loose*: the paper does not say enough of the set-up for more than an order of magnitude. Where none does",
         f"say how long its prompts were, {PROMPT} tokens in one step stand for them.",
         "",
         "| figure | source | use | published | ours | residual |",
