@@ -38,12 +38,13 @@ class Sample:
 class LinkEstimate:
     """Samples of one link. A transfer below `min_bytes` that took less than `MIN_S` tells about latency: ignored."""
 
-    __slots__ = ("_half_life_s", "_min_bytes", "_samples")
+    __slots__ = ("_half_life_s", "_known", "_min_bytes", "_samples")
 
     def __init__(self, half_life_s: float, min_bytes: int) -> None:
         self._half_life_s = half_life_s
         self._min_bytes = min_bytes
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+        self._known: tuple[float | None, float] = (None, 0.0)
 
     def add(self, num_bytes: int, duration_s: float, now: float, *, at_least: bool = False) -> bool:
         """Take one measurement, of `duration_s` seconds. Returns whether it counted.
@@ -66,23 +67,26 @@ class LinkEstimate:
             kept = [s for s in self._samples if not s.at_least or s.bytes_per_s >= sample.bytes_per_s]
             self._samples = deque(kept, maxlen=MAX_SAMPLES)
         self._samples.append(sample)
+        self._known = self._estimate(list(self._samples))
         return True
 
     @property
     def bytes_per_s(self) -> float | None:
         """The estimate; None before the first measurement."""
-        return self._rate(list(self._samples)) if self._samples else None
+        return self._known[0]
 
     @property
     def spread(self) -> float:
         """Relative standard deviation of the samples, weighted as in the estimate; 0 with fewer than two."""
-        if len(self._samples) < 2:
-            return 0.0
-        samples = list(self._samples)
+        return self._known[1]
+
+    def _estimate(self, samples: list[Sample]) -> tuple[float, float]:
         rate = self._rate(samples)
+        if len(samples) < 2:
+            return rate, 0.0
         weights = [w * s.num_bytes for w, s in zip(self._weights(samples), samples, strict=True)]
         squares = sum(w * (s.bytes_per_s - rate) ** 2 for w, s in zip(weights, samples, strict=True))
-        return math.sqrt(squares / sum(weights)) / rate
+        return rate, math.sqrt(squares / sum(weights)) / rate
 
     def age_s(self, now: float) -> float | None:
         """Time since the last measurement that counted; None before the first."""

@@ -6,6 +6,7 @@ not known or stale, one at a time and not often; real transfers keep the estimat
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from contracts.handoff import LinkView
@@ -15,6 +16,7 @@ from scheduling.link_estimate import AGREE, LinkEstimate
 
 MAX_DOWN_LINKS = 64
 DOUBT_SHARE = 0.1
+_ROUNDING_S = 1e-6
 
 
 @dataclass(slots=True, eq=False)
@@ -130,6 +132,17 @@ class LinkTable:
         wanted = int(rate * config.link_probe_s)
         return ProbeLink(link.peer_id, min(config.link_probe_max_bytes, max(config.link_probe_min_bytes, wanted)))
 
+    def quiet_until(self, config: ReplicaCoreConfig, now: float) -> float:
+        """Before this time `next_probe` has nothing to say, unless something is heard of a link or a transfer first."""
+        if not self._links:
+            return math.inf
+        gap_until = now
+        if self._probed_at is not None:
+            wait_s = config.link_probe_gap_s if self._probe_peer is None else config.link_probe_deadline_s
+            gap_until = self._probed_at + wait_s
+        stale_at = min((_stale_at(link, config, now) for link in self._links.values()), default=math.inf)
+        return max(gap_until, stale_at) - _ROUNDING_S
+
     def views(self, now: float) -> tuple[LinkView, ...]:
         """What the fleet may know."""
         return tuple(self._view(link, now) for link in self._links.values())
@@ -160,6 +173,15 @@ def _known_until(link: Link, now: float) -> float:
 
 def _differs(known: float | None, found: float) -> bool:
     return known is not None and not known <= AGREE * found <= AGREE * AGREE * known
+
+
+def _stale_at(link: Link, config: ReplicaCoreConfig, now: float) -> float:
+    """When `_is_stale` begins to hold if nothing more is heard of the link."""
+    if link.why_not is not None:
+        return math.inf
+    if link.doubted:
+        return now if link.probed_at is None else link.probed_at + DOUBT_SHARE * config.link_stale_s
+    return _known_until(link, now) + config.link_stale_s
 
 
 def _is_stale(link: Link, config: ReplicaCoreConfig, now: float) -> bool:

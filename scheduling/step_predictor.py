@@ -13,13 +13,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from operator import mul
 
 from contracts.views import StepCost
 from scheduling.step_shape import NUM_TERMS, StepShape
 
 SCALES = (1.0, 1e-2, 1e-5, 1e-5, 1e-3, 1e-1)
 """Brings the six terms of a usual step to the size of one, so that one covariance suits all."""
+
+_, _S1, _S2, _S3, _S4, _S5 = SCALES
+_AT = [[(11 - min(i, j)) * min(i, j) // 2 + max(i, j) for j in range(NUM_TERMS)] for i in range(NUM_TERMS)]
+"""Where the covariance of two terms is kept."""
 
 MAX_SURPRISE = 4.0
 MAX_STEP_S = 3600.0
@@ -72,6 +75,8 @@ class StepPredictor:
 
     __slots__ = (
         "_absolute",
+        "_believed",
+        "_cost",
         "_covariance",
         "_forgetting",
         "_limits",
@@ -79,13 +84,13 @@ class StepPredictor:
         "_quantile",
         "_relative",
         "_theta",
-        "cost",
         "num_updates",
     )
 
     def __init__(self, start: StepCost, *, forgetting: float = 0.995, margin_quantile: float = 0.95) -> None:
         raw = (start.a0, start.a1, start.b0, start.b1, start.b2, start.b3)
         self._theta = [max(0.0, value) / scale for value, scale in zip(raw, SCALES, strict=True)]
+        self._believed = self._theta
         self._prior = [_PRIOR_SPREAD * max(value, _PRIOR_FLOOR) ** 2 for value in self._theta]
         self._limits = [_MAX_GROWTH * variance for variance in self._prior]
         self._covariance = self._prior_covariance()
@@ -94,8 +99,14 @@ class StepPredictor:
         self._absolute = ResidualWindow()
         self._relative = ResidualWindow()
         self.num_updates = 0
-        self.cost = start
-        self._publish(start.margin_s)
+        self._cost: StepCost | None = self._cost_now(start.margin_s)
+
+    @property
+    def cost(self) -> StepCost:
+        """The current model; made when somebody asks, because steps come oftener than questions."""
+        if self._cost is None:
+            self._cost = self._cost_now(self._absolute.upper(self._quantile))
+        return self._cost
 
     @property
     def relative_margin(self) -> float:
@@ -121,37 +132,68 @@ class StepPredictor:
 
     def update(self, shape: StepShape, duration_s: float) -> None:
         """Learn from one step. Durations that cannot be (not positive, not below an hour) are ignored."""
-        if shape.tokens == 0 or not (0.0 < duration_s < MAX_STEP_S):
+        tokens = shape.tokens
+        if tokens == 0 or not (0.0 < duration_s < MAX_STEP_S):
             return
-        predicted = self.predict_s(shape)
+        t0, t1, t2, t3, t4, t5 = self._believed
+        x1, x2, x3 = tokens * _S1, shape.past_chunk * _S2, shape.chunk_sq * _S3
+        x4, x5 = shape.decode_context * _S4, shape.decodes * _S5
+        predicted = t0 + t1 * x1 + t2 * x2 + t3 * x3 + t4 * x4 + t5 * x5
         target = duration_s
         if predicted > _SHORTEST_S:
             self._relative.add((duration_s - predicted) / predicted)
             target = min(max(target, predicted / MAX_SURPRISE), predicted * MAX_SURPRISE)
         self._absolute.add(target - predicted)
         weight = 1.0 / max(_SHORTEST_S, min(target, predicted) if predicted > _SHORTEST_S else target)
-        row = [term * scale * weight for term, scale in zip(shape.terms(), SCALES, strict=True)]
-        self._correct(row, target * weight)
+        self._correct(weight, x1 * weight, x2 * weight, x3 * weight, x4 * weight, x5 * weight, target * weight)
         self.num_updates += 1
-        self._publish(self._absolute.upper(self._quantile))
+        self._cost = None
 
-    def _correct(self, x: list[float], target: float) -> None:
-        covariance, theta, forgetting = self._covariance, self._theta, self._forgetting
-        if any(covariance[i][i] > self._limits[i] for i in range(NUM_TERMS)):
-            forgetting = 1.0
-        px = [sum(map(mul, row, x)) for row in covariance]
-        denominator = forgetting + sum(map(mul, x, px))
-        error = target - sum(map(mul, x, theta))
-        for i in range(NUM_TERMS):
-            gain = px[i] / denominator
-            theta[i] += gain * error
-            row = covariance[i]
-            covariance[i] = [(row[j] - gain * px[j]) / forgetting for j in range(NUM_TERMS)]
-        if min(covariance[i][i] for i in range(NUM_TERMS)) <= 0.0:  # rounding, after very many steps
-            self._covariance = self._prior_covariance()
+    def _correct(self, x0: float, x1: float, x2: float, x3: float, x4: float, x5: float, target: float) -> None:
+        """One equation more. The covariance is symmetric: of its 36 numbers 21 are kept, row by row from the diagonal
+        on. Written out: this runs once a step."""
+        p00, p01, p02, p03, p04, p05, p11, p12, p13, p14, p15 = self._covariance[:11]
+        p22, p23, p24, p25, p33, p34, p35, p44, p45, p55 = self._covariance[11:]
+        t0, t1, t2, t3, t4, t5 = self._theta
+        l0, l1, l2, l3, l4, l5 = self._limits
+        grown = p00 > l0 or p11 > l1 or p22 > l2 or p33 > l3 or p44 > l4 or p55 > l5
+        forgetting = 1.0 if grown else self._forgetting
+        q0 = p00 * x0 + p01 * x1 + p02 * x2 + p03 * x3 + p04 * x4 + p05 * x5
+        q1 = p01 * x0 + p11 * x1 + p12 * x2 + p13 * x3 + p14 * x4 + p15 * x5
+        q2 = p02 * x0 + p12 * x1 + p22 * x2 + p23 * x3 + p24 * x4 + p25 * x5
+        q3 = p03 * x0 + p13 * x1 + p23 * x2 + p33 * x3 + p34 * x4 + p35 * x5
+        q4 = p04 * x0 + p14 * x1 + p24 * x2 + p34 * x3 + p44 * x4 + p45 * x5
+        q5 = p05 * x0 + p15 * x1 + p25 * x2 + p35 * x3 + p45 * x4 + p55 * x5
+        share = 1.0 / (forgetting + q0 * x0 + q1 * x1 + q2 * x2 + q3 * x3 + q4 * x4 + q5 * x5)
+        step = share * (target - t0 * x0 - t1 * x1 - t2 * x2 - t3 * x3 - t4 * x4 - t5 * x5)
+        t0, t1, t2, t3, t4, t5 = (
+            t0 + q0 * step,
+            t1 + q1 * step,
+            t2 + q2 * step,
+            t3 + q3 * step,
+            t4 + q4 * step,
+            t5 + q5 * step,
+        )
+        self._theta = [t0, t1, t2, t3, t4, t5]
+        grow = 1.0 / forgetting
+        less = share * grow
+        g0, g1, g2, g3, g4, g5 = q0 * less, q1 * less, q2 * less, q3 * less, q4 * less, q5 * less
+        p00, p11, p22 = p00 * grow - g0 * q0, p11 * grow - g1 * q1, p22 * grow - g2 * q2
+        p33, p44, p55 = p33 * grow - g3 * q3, p44 * grow - g4 * q4, p55 * grow - g5 * q5
+        self._covariance = (
+            *(p00, p01 * grow - g0 * q1, p02 * grow - g0 * q2, p03 * grow - g0 * q3, p04 * grow - g0 * q4),
+            *(p05 * grow - g0 * q5, p11, p12 * grow - g1 * q2, p13 * grow - g1 * q3, p14 * grow - g1 * q4),
+            *(p15 * grow - g1 * q5, p22, p23 * grow - g2 * q3, p24 * grow - g2 * q4, p25 * grow - g2 * q5),
+            *(p33, p34 * grow - g3 * q4, p35 * grow - g3 * q5, p44, p45 * grow - g4 * q5, p55),
+        )
+        if p00 <= 0.0 or p11 <= 0.0 or p22 <= 0.0 or p33 <= 0.0 or p44 <= 0.0 or p55 <= 0.0:
+            self._covariance = self._prior_covariance()  # rounding, after very many steps
+        negative = t0 < 0.0 or t1 < 0.0 or t2 < 0.0 or t3 < 0.0 or t4 < 0.0 or t5 < 0.0
+        self._believed = self._positive() if negative else self._theta
 
-    def _prior_covariance(self) -> list[list[float]]:
-        return [[self._prior[i] if i == j else 0.0 for j in range(NUM_TERMS)] for i in range(NUM_TERMS)]
+    def _prior_covariance(self) -> tuple[float, ...]:
+        prior = self._prior
+        return tuple(prior[i] if i == j else 0.0 for i in range(NUM_TERMS) for j in range(i, NUM_TERMS))
 
     def _positive(self) -> list[float]:
         """The coefficients with negative ones set to zero and the others moved to the best fit under that condition.
@@ -164,12 +206,12 @@ class StepPredictor:
             worst = min(range(NUM_TERMS), key=theta.__getitem__)
             if theta[worst] >= 0.0:
                 break
-            shift = theta[worst] / max(covariance[worst][worst], 1e-12)
+            shift = theta[worst] / max(covariance[_AT[worst][worst]], 1e-12)
             for i in range(NUM_TERMS):
-                theta[i] -= covariance[i][worst] * shift
+                theta[i] -= covariance[_AT[i][worst]] * shift
             theta[worst] = 0.0
         return [max(0.0, value) for value in theta]
 
-    def _publish(self, margin_s: float) -> None:
-        a0, a1, b0, b1, b2, b3 = (value * scale for value, scale in zip(self._positive(), SCALES, strict=True))
-        self.cost = StepCost(a0=a0, a1=a1, b0=b0, b1=b1, b2=b2, b3=b3, margin_s=margin_s)
+    def _cost_now(self, margin_s: float) -> StepCost:
+        a0, a1, b0, b1, b2, b3 = (value * scale for value, scale in zip(self._believed, SCALES, strict=True))
+        return StepCost(a0=a0, a1=a1, b0=b0, b1=b1, b2=b2, b3=b3, margin_s=margin_s)

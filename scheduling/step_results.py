@@ -22,6 +22,14 @@ def apply_result(state: ReplicaState, step: StepInFlight, result: StepResult, no
     caching = state.ledger.caching
     for sequence, chunk in zip(step.sequences, step.batch.chunks, strict=True):
         request_id = sequence.request_id
+        if sequence.status is Status.DECODING and not failed:
+            token = sampled.get(request_id)
+            if token is not None and goes_on(sequence, token):
+                sequence.num_computed = after = sequence.num_computed + 1
+                if caching and after % block_size == 0:
+                    offer_to_cache(state, sequence, after - 1, after)
+                outputs.append(_next_token(sequence, token.token_id))
+                continue
         if sequence.status is Status.ENDING:
             state.settle(sequence, now)
             continue
@@ -44,6 +52,27 @@ def apply_result(state: ReplicaState, step: StepInFlight, result: StepResult, no
                 SequenceOutput(request_id=request_id, prompt_logprobs=report, first_index=sequence.num_output)
             )
     return outputs
+
+
+def goes_on(sequence: Sequence, token: SampledToken) -> bool:
+    """Whether a decoding stream has neither its end nor log probabilities to tell with this token: the usual case."""
+    return (
+        token.token_id not in sequence.stop_tokens
+        and len(sequence.tokens) - sequence.num_prompt < sequence.max_output - 1
+        and token.logprobs is None
+        and not sequence.logprobs_left
+    )
+
+
+def _next_token(sequence: Sequence, token: int) -> SequenceOutput:
+    """As `take_token`, for a decoding stream that goes on: most of what a core does."""
+    tokens = sequence.tokens
+    first_index = len(tokens) - sequence.num_prompt
+    tokens.append(token)
+    sequence.last_token = token_ids = (token,)
+    sequence.tokens_sent += 1
+    sequence.deadline += sequence.tpot_s
+    return SequenceOutput(request_id=sequence.request_id, token_ids=token_ids, first_index=first_index)
 
 
 def fail_step(state: ReplicaState, step: StepInFlight, reason: str, now: float) -> list[SequenceOutput]:

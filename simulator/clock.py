@@ -31,6 +31,10 @@ class Clock:
         self._serial += 1
         heappush(self._heap, (self.now + delay_s, self._serial, act, args))
 
+    def count(self, num_acts: int) -> None:
+        """So many acts were done within others, or (negative) were none."""
+        self.num_done += num_acts
+
     def run(self, over: Callable[[], bool], until_s: float) -> bool:
         """Do what is due, in order, until `over()` says so after some act. False when `until_s` came before that."""
         heap = self._heap

@@ -163,7 +163,7 @@ class _OneStage:
 class NoisySteps:
     """A model's durations with a lognormal spread of mean 1. `noise`: the standard deviation of the logarithm."""
 
-    __slots__ = ("_model", "_mu", "_noise", "_random", "num_stages")
+    __slots__ = ("_kept", "_model", "_mu", "_noise", "_random", "num_stages")
 
     def __init__(self, model: CostModel, noise: float, random: Random) -> None:
         self._model = model
@@ -171,11 +171,34 @@ class NoisySteps:
         self._noise = noise
         self._mu = -noise * noise / 2
         self._random = random
+        self._kept: list[float] = []
 
     def step_s(self, shape: StepShape) -> float:
         """The duration of the next step in seconds."""
-        duration_s = self._model.step_s(shape)
-        return duration_s * self._random.lognormvariate(self._mu, self._noise) if self._noise > 0.0 else duration_s
+        return self.steps_s(shape, 1)[0][0]
+
+    def steps_s(self, shape: StepShape, count: int) -> tuple[list[float], list[float]]:
+        """Durations of the next step and of those after it in which each of its decode rows has one token more; and
+        the spread of each. Those that are not run after all have to be given back."""
+        step_s, rows, context = self._model.step_s, shape.decodes, shape.decode_context
+        spreads = self._spreads(count)
+        durations = []
+        for spread in spreads:
+            durations.append(step_s(shape) * spread)
+            shape.decode_context += rows
+        shape.decode_context = context
+        return durations, spreads
+
+    def give_back(self, spreads: list[float]) -> None:
+        """These were the last drawn; they are the next to be."""
+        if self._noise > 0.0:
+            self._kept += reversed(spreads)
+
+    def _spreads(self, count: int) -> list[float]:
+        if self._noise <= 0.0:
+            return [1.0] * count
+        kept, draw, mu, noise = self._kept, self._random.lognormvariate, self._mu, self._noise
+        return [kept.pop() if kept else draw(mu, noise) for _ in range(count)]
 
     def stage_times_s(self, shape: StepShape) -> tuple[tuple[float, ...], float]:
         """How long the next step takes in each stage of a pipeline, and its activations from one to the next."""

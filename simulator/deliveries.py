@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import sub
 
 from contracts.cluster_io import (
     ClusterEvent,
@@ -57,6 +58,32 @@ class Deliveries:
                 self._take(flight, replica_id, output, now)
         if alike:
             self._observer.gap(gap_s, alike)
+
+    def went_on(self, replica_id: str, sequence_ids: Sequence[str], heard_at: Sequence[float]) -> None:
+        """One more token of each of these streams was heard at each of these times."""
+        by_sequence, num_steps = self._placements.by_sequence, len(heard_at)
+        flights = [flight for flight in map(by_sequence.get, sequence_ids) if flight is not None]
+        alike, last_s, gap_s = 0, -1.0, 0.0
+        for flight in flights:
+            assert flight.decode_on == replica_id, "a stream goes on elsewhere"
+            assert flight.started, "a stream goes on that has not begun"
+            if flight.last_s != last_s:
+                if alike:
+                    self._observer.gap(gap_s, alike)
+                alike, last_s, gap_s = 0, flight.last_s, heard_at[0] - flight.last_s
+            alike += 1
+            flight.longest_gap_s = max(flight.longest_gap_s, gap_s)
+            flight.num_tokens += num_steps
+            flight.last_s = heard_at[-1]
+        if alike:
+            self._observer.gap(gap_s, alike)
+        gaps = list(map(sub, heard_at[1:], heard_at))
+        if flights and gaps:
+            longest_s = max(gaps)
+            for gap_s in gaps:
+                self._observer.gap(gap_s, len(flights))
+            for flight in flights:
+                flight.longest_gap_s = max(flight.longest_gap_s, longest_s)
 
     def reserved(self, replica_id: str, sequence_id: str, ticket: KVTicket) -> None:
         """The decode leg of a request has its blocks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from contracts.batch import Batch, Chunk, SampledToken, StepResult
@@ -54,22 +55,38 @@ class SimulatedEngine:
         """It is over; a step in flight may still hold it."""
         self._truth.pop(sequence_id, None)
 
+    def steps_ahead(self, batch: Batch) -> int:
+        """How many decode steps, from this one on, give every stream a token that is not its last; 0 where nobody can
+        know how long they take."""
+        if self.pipeline is not None or not isinstance(self._steps, NoisySteps):
+            return 0
+        truth = self._truth
+        return min([truth[chunk.sequence_id][0] - chunk.start for chunk in batch.chunks]) - 1
+
+    def durations_s(self, batch: Batch, count: int) -> tuple[list[float], list[float]]:
+        """How long this decode step and those after it take if every stream goes on, and what `give_back` wants."""
+        assert isinstance(self._steps, NoisySteps)
+        return self._steps.steps_s(_shape_of(batch), count)
+
+    def give_back(self, spreads: list[float]) -> None:
+        """The last steps that were asked for do not come."""
+        assert isinstance(self._steps, NoisySteps)
+        self._steps.give_back(spreads)
+
+    def count_decodes(self, durations_s: Sequence[float], rows: int) -> None:
+        """Decode steps of so many rows began."""
+        work = self.work
+        work.steps += len(durations_s)
+        work.output_tokens += rows * len(durations_s)
+        for duration_s in durations_s:
+            work.iteration.add(duration_s)
+            work.decode_s += duration_s
+
     def run(self, batch: Batch, now: float) -> tuple[float, float]:
         """In how many seconds this batch has ended, and what it is said to have taken: the same, but in a pipeline,
         where it waits for others and a step takes what its slowest stage does. It counts as done.
         """
-        work, chunks = self.work, batch.chunks
-        shape = StepShape()
-        if batch.phase is Phase.DECODE:
-            shape.add_decodes(len(chunks), sum([chunk.start for chunk in chunks]) + len(chunks))
-        else:
-            for chunk in chunks:
-                size = len(chunk.token_ids)
-                if size == 1 and chunk.start > 0 and chunk.samples:
-                    shape.add_decodes(1, chunk.start + 1)
-                else:
-                    shape.add_prefill(chunk.start, size)
-        pipeline = self.pipeline
+        work, shape, pipeline = self.work, _shape_of(batch), self.pipeline
         if pipeline is None:
             after_s = said_s = duration_s = self._steps.step_s(shape)
         else:
@@ -106,6 +123,20 @@ class SimulatedEngine:
                 for ends_at, more, last in (truth.get(chunk.sequence_id) or _over(chunk),)
             ]
         return StepResult(step_index=batch.step_index, sampled=tuple(sampled))
+
+
+def _shape_of(batch: Batch) -> StepShape:
+    shape, chunks = StepShape(), batch.chunks
+    if batch.phase is Phase.DECODE:
+        shape.add_decodes(len(chunks), sum([chunk.start for chunk in chunks]) + len(chunks))
+        return shape
+    for chunk in chunks:
+        size = len(chunk.token_ids)
+        if size == 1 and chunk.start > 0 and chunk.samples:
+            shape.add_decodes(1, chunk.start + 1)
+        else:
+            shape.add_prefill(chunk.start, size)
+    return shape
 
 
 def _over(chunk: Chunk) -> tuple[int, SampledToken, SampledToken]:

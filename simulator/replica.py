@@ -40,6 +40,7 @@ from contracts.request import Request
 from contracts.views import ReplicaView
 from scheduling.replica_core import ReplicaCore
 from simulator.clock import Clock
+from simulator.coast import Coaster
 from simulator.engine import SimulatedEngine
 from simulator.machine import Machine
 from simulator.transfers import MOVING_S, TRANSPORT, DataPlane
@@ -79,6 +80,7 @@ class SimulatedReplica:
         self._due_at = clock.now
         self._tick_version = 0
         self._renew_at = 0.0
+        self._coaster = Coaster(self.engine, self.core, clock, machine.turn_s, self._step_done, self._went_on)
         self._tick(0)
 
     # --- what the router says
@@ -134,11 +136,13 @@ class SimulatedReplica:
 
     def connect(self, wire: Wire) -> None:
         """A new connection, perhaps to another router: it has yet to hear what is cached here."""
+        self._coaster.catch_up()
         self._wire = wire
         self._told_prefixes = False
 
     def kill(self) -> None:
         """The process is gone at once."""
+        self._coaster.end()
         self._end()
         self._plane.lost(self)
 
@@ -148,6 +152,7 @@ class SimulatedReplica:
 
     def freeze(self, duration_s: float) -> None:
         """Nothing is heard or said for so long; then everything that came meanwhile."""
+        self._coaster.end()
         self._frozen_until = max(self._frozen_until, self._clock.now + duration_s)
         self._clock.at(self._frozen_until, self._thaw)
 
@@ -175,6 +180,7 @@ class SimulatedReplica:
 
     def view(self) -> ReplicaView:
         """The core's own."""
+        self._coaster.catch_up()
         return self.core.view(self._clock.now, self.replica_id, self.incarnation)
 
     # --- the core
@@ -183,7 +189,9 @@ class SimulatedReplica:
         """The core's next event; its actions are performed in its order."""
         if not self.alive or self._is_frozen(self.hear, event):
             return
+        self._coaster.catch_up()
         actions = self.core.handle(event, self._clock.now)
+        self._coaster.heard(event, acted=bool(actions))
         if actions:
             self._changed = True
             for action in actions:
@@ -223,6 +231,8 @@ class SimulatedReplica:
                 self._end()
 
     def _run(self, batch: Batch) -> None:
+        if self.machine.timeline is None and self._coaster.begin(batch):
+            return
         after_s, duration_s = self.engine.run(batch, self._clock.now)
         if self.machine.timeline is not None:
             self.machine.timeline.ran(self.replica_id, self._clock.now, after_s, batch.phase)
@@ -236,6 +246,10 @@ class SimulatedReplica:
         if self.alive and not self._is_frozen(self._step_done, batch, duration_s):
             self.hear(StepDone(self.engine.result(batch), duration_s))
 
+    def _went_on(self, sequence_ids: Sequence[str], ended_at: Sequence[float]) -> None:
+        self._changed = True
+        self._wire.went_on(self, sequence_ids, ended_at)
+
     # --- views, as `replica.loop.ReplicaLoop._tick`
 
     def _tick(self, version: int) -> None:
@@ -247,8 +261,8 @@ class SimulatedReplica:
             self.hear(Woken())
             self._tell_prefixes()
             self._due_at = now + period_s
-        self._changed = False
         view = self.view()
+        self._changed = False
         self._wire.viewed(self, view)
         if now >= self._renew_at and len(self._plane):
             self._renew_at = now + MOVING_S
@@ -268,8 +282,10 @@ class SimulatedReplica:
 
     def _rested(self) -> None:
         """Half a heartbeat has passed: a view now if anything has changed, else when something does or it is due."""
+        self._coaster.catch_up()
         if self._changed:
             self._tick(self._tick_version)
         elif self.alive:
             self._waits_for_change = True
+            self._coaster.end()
             self._clock.at(self._due_at, self._tick, self._tick_version)

@@ -7,7 +7,7 @@ It feeds the core what `router.fleet` feeds it live, in the same order; every me
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from contracts.cluster_io import (
     CancelOn,
@@ -120,6 +120,9 @@ class SimulatedRouter:
     def produced(self, body: Body, outputs: tuple[SequenceOutput, ...]) -> None:
         self._clock.after(self._message_s, self._produced, body, outputs)
 
+    def went_on(self, body: Body, sequence_ids: Sequence[str], ended_at: Sequence[float]) -> None:
+        self._clock.at(ended_at[-1] + self._message_s, self._went_on, body, sequence_ids, ended_at)
+
     def refused(self, body: Body, sequence_id: str, error: ErrorInfo) -> None:
         self._clock.after(self._message_s, self._refused, body, sequence_id, error)
 
@@ -135,11 +138,11 @@ class SimulatedRouter:
     def left(self, body: Body, reason: str) -> None:
         self._clock.after(self._message_s, self._left, body, reason)
 
-    def _hears(self, body: Body) -> bool:
-        """Whether the message comes over the present connection."""
+    def _hears(self, body: Body, at_s: float | None = None) -> bool:
+        """Whether the message (that came now, or at a time before) comes over the present connection."""
         if self.bodies.get(body.replica_id) is not body:
             return False
-        self._heard_at[body.replica_id] = self._clock.now
+        self._heard_at[body.replica_id] = self._clock.now if at_s is None else at_s
         return self.alive
 
     def _left(self, body: Body, reason: str) -> None:
@@ -162,6 +165,11 @@ class SimulatedRouter:
     def _produced(self, body: Body, outputs: tuple[SequenceOutput, ...]) -> None:
         if self._hears(body):
             self._deliveries.produced(body.replica_id, outputs)
+
+    def _went_on(self, body: Body, sequence_ids: Sequence[str], ended_at: Sequence[float]) -> None:
+        heard_at = [end_s + self._message_s for end_s in ended_at]
+        if self._hears(body, heard_at[-1]):
+            self._deliveries.went_on(body.replica_id, sequence_ids, heard_at)
 
     def _reserved(self, body: Body, sequence_id: str, ticket: KVTicket) -> None:
         if self._hears(body):

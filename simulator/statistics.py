@@ -14,6 +14,8 @@ EXACT = 10_000
 _GROWTH = 1.01
 _LOG_GROWTH = math.log(_GROWTH)
 _SMALLEST = 1e-9
+_FINE = 2**40
+"""Values are added up in whole parts of so many: the sum does not depend on their order."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +36,7 @@ class Sketch:
 
     def __init__(self) -> None:
         self.count = 0
-        self._total = 0.0
+        self._total = 0
         self._most = 0.0
         self._exact: list[float] | None = []
         self._buckets: dict[int, int] = {}
@@ -43,7 +45,7 @@ class Sketch:
         """Take one value, or the same one several times; a negative one counts as 0."""
         value = max(value, 0.0)
         self.count += times
-        self._total += value * times
+        self._total += round(value * _FINE) * times
         self._most = max(self._most, value)
         if self._exact is None:
             index = _index(value)
@@ -59,7 +61,7 @@ class Sketch:
     @property
     def mean(self) -> float:
         """0 without values."""
-        return self._total / self.count if self.count else 0.0
+        return self._total / (_FINE * self.count) if self.count else 0.0
 
     def quantile(self, share: float) -> float:
         """The smallest value that at least `share` of all do not exceed; 0 without values."""

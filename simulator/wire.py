@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from contracts.errors import ErrorInfo
@@ -16,6 +17,10 @@ class Wire(Protocol):
     """What a replica says to its router; each message arrives later, in order."""
 
     def produced(self, body: Body, outputs: tuple[SequenceOutput, ...]) -> None: ...
+    def went_on(self, body: Body, sequence_ids: Sequence[str], ended_at: Sequence[float]) -> None:
+        """Each of these streams got one more token in each of the steps that ended at these times, `now` or before."""
+        ...
+
     def refused(self, body: Body, sequence_id: str, error: ErrorInfo) -> None: ...
     def reserved(self, body: Body, sequence_id: str, ticket: KVTicket) -> None: ...
     def viewed(self, body: Body, view: ReplicaView) -> None: ...

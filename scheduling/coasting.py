@@ -1,0 +1,103 @@
+"""Decode steps in which nothing has to be decided, in one go: what so many `StepDone` would do one after the other.
+
+While every stream of a step merely goes on and nothing else lives in the replica, each step is followed by the same
+streams' next one: the core's answer is known beforehand. A body that knows what its engine will give (the simulator's)
+need not ask after each step then; it says afterwards how many there were. Every sum is taken step by step and in the
+same order as `ReplicaCore.handle` takes it, so the state is the same to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+
+from contracts.batch import Batch, Chunk
+from contracts.phase import Phase
+from scheduling.replica_state import ReplicaState, StepInFlight
+from scheduling.sequence import Sequence
+from scheduling.step_results import offer_to_cache
+
+
+def coasts(state: ReplicaState) -> bool:
+    """Whether the step in flight decodes all that lives here, and nothing else asks for a decision."""
+    step = state.in_flight
+    return (
+        step is not None
+        and step.batch.phase is Phase.DECODE
+        and len(step.sequences) == len(state.decoding) == len(state.sequences)
+        and state.config.pipeline_depth == 1
+        and not state.forgotten
+        and not state.transfer_actions
+    )
+
+
+def steps_ahead(state: ReplicaState, tokens: Seq[int]) -> int:
+    """How many steps, from the one in flight on, may end with each of its streams going on: by output length and by
+    KV blocks that are free for certain. `tokens` are the output tokens that every one of these steps would give."""
+    if not coasts(state):
+        return 0
+    assert state.in_flight is not None
+    sequences = state.in_flight.sequences
+    if any(token in s.stop_tokens for s, token in zip(sequences, tokens, strict=True)):
+        return 0
+    blocks = state.ledger.num_free // len(sequences) * state.layout.block_size
+    return min(blocks, min(s.max_output - s.num_output for s in sequences) - 1)
+
+
+def quiet_until(state: ReplicaState, now: float) -> float:
+    """Steps that end before this time lead to nothing but the next step: no link is due for a probe."""
+    return state.links.quiet_until(state.config, now)
+
+
+def coast(state: ReplicaState, tokens: Seq[int], durations_s: Seq[float], ended_at: Seq[float]) -> None:
+    """The step in flight and those after it ended at these times; the next one is in flight from the last time on.
+
+    `tokens` as in `steps_ahead`, which must have allowed as many steps.
+    """
+    step, num_steps = state.in_flight, len(ended_at)
+    assert step is not None
+    assert coasts(state)
+    sequences, clock = step.sequences, state.clock
+    shape = replace(step.shape)
+    for duration_s in durations_s:
+        state.predictor.update(shape, duration_s)
+        clock.decode_owed_s = max(0.0, clock.decode_owed_s - duration_s)
+        shape.decode_context += len(sequences)
+    clock.starved_since = None
+    for sequence, token in zip(sequences, tokens, strict=True):
+        sequence.tokens += (token,) * num_steps
+        sequence.last_token = (token,)
+        sequence.tokens_sent += num_steps
+        deadline, tpot_s = sequence.deadline, sequence.tpot_s
+        for _ in range(num_steps):
+            deadline += tpot_s
+        sequence.deadline = deadline
+    _fill_blocks(state, sequences, num_steps)
+    for sequence in sequences:
+        sequence.num_computed += num_steps
+    state.counters.steps_done += num_steps
+    state.next_step_index += num_steps
+    batch = Batch(
+        step_index=step.batch.step_index + num_steps,
+        phase=Phase.DECODE,
+        chunks=tuple([Chunk(s.request_id, s.last_token, s.num_computed, s.table, True) for s in sequences]),
+    )
+    state.in_flight = StepInFlight(batch, sequences, shape, ended_at[-1], None)
+
+
+def _fill_blocks(state: ReplicaState, sequences: Seq[Sequence], num_steps: int) -> None:
+    """Blocks that become full are offered to the cache when the step ends, and new ones taken for the next step."""
+    block_size, ledger = state.layout.block_size, state.ledger
+    full_after: dict[int, list[Sequence]] = {}
+    for sequence in sequences:
+        for number in range(block_size - sequence.num_computed % block_size, num_steps + 1, block_size):
+            full_after.setdefault(number, []).append(sequence)
+    for number in sorted(full_after):
+        filled = full_after[number]
+        if ledger.caching:
+            for sequence in filled:
+                position = sequence.num_computed + number
+                offer_to_cache(state, sequence, position - 1, position)
+        for sequence in filled:
+            if sequence.num_computed + number >= sequence.capacity:
+                sequence.add_block(ledger.allocate(1)[0], block_size)
