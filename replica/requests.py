@@ -72,8 +72,7 @@ class Requests:
             case wire.Lease(duration_s=duration_s):
                 self._performer.feed(LeaseGranted(duration_s) if duration_s > 0 else LeaseRevoked())
             case wire.Drain():
-                if not self._shutdown.draining:
-                    self._shutdown.drain(f"router {session.router_id} asked for it")
+                self._shutdown.drain(f"router {session.router_id} asked for it")
             case wire.Assign(role=role):
                 self._assign(session, role)
             case wire.Peers(peers=peers):

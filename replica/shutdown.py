@@ -15,6 +15,7 @@ class Shutdown:
     def __init__(self) -> None:
         self.reason = ""
         self._drain = False
+        self._terminated = False
         self._stop = asyncio.Event()
         self._noticed = asyncio.Event()
 
@@ -29,13 +30,19 @@ class Shutdown:
         return self._stop.is_set()
 
     def drain(self, reason: str) -> None:
-        """Ask for a drain; asking again means stop."""
-        if self._drain:
-            self.stop(f"{reason}, again")
-            return
-        self._drain = True
-        self.reason = reason
-        self._noticed.set()
+        """Ask for a drain; asking again changes nothing."""
+        if not self._drain:
+            self._drain = True
+            self.reason = reason
+            self._noticed.set()
+
+    def terminate(self) -> None:
+        """SIGTERM: drain. A second one means stop, but not the first after a router asked for a drain: whoever makes a
+        fleet smaller does both, one after the other."""
+        if self._terminated:
+            self.stop("SIGTERM, again")
+        self._terminated = True
+        self.drain("SIGTERM")
 
     def stop(self, reason: str) -> None:
         """Ask to end at once."""
@@ -54,7 +61,7 @@ class Shutdown:
 
     def listen_to_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         """SIGTERM drains, SIGINT stops."""
-        loop.add_signal_handler(signal.SIGTERM, self.drain, "SIGTERM")
+        loop.add_signal_handler(signal.SIGTERM, self.terminate)
         loop.add_signal_handler(signal.SIGINT, self.stop, "SIGINT")
 
     async def watch_parent(self, parent_pid: int) -> None:

@@ -117,6 +117,20 @@ async def test_sigterm_finishes_what_runs_and_refuses_the_rest(start_replica: An
     assert replica.stdout.read() == ""
 
 
+async def test_sigterm_after_a_routers_drain_is_no_second_one(start_replica: Any, connect_router: Any) -> None:
+    """K8S-4: whoever makes a pool smaller drains the replica first, and then its pod is told to end."""
+    replica = await start_replica(fake={"cost": SLOW_COST})
+    router = await connect_router(replica.endpoint)
+    await router.submit("a", max_tokens=30)
+    await router.wait_outputs("a", 1)
+    await router.send(wire.Drain())
+    await router.wait_view(lambda view: view.draining)
+    replica.signal(signal.SIGTERM)
+    assert (await router.wait_end("a")).finish is FinishReason.LENGTH
+    assert router.tokens("a") == expected((1, 2, 3), 30)
+    assert await replica.wait_exit() == 0
+
+
 @pytest.mark.parametrize(
     "signals", [(signal.SIGINT,), (signal.SIGTERM, signal.SIGTERM)], ids=["interrupt", "terminate-twice"]
 )
