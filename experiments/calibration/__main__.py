@@ -2,11 +2,12 @@
 
 One `phaseserve profile` (with a busy neighbour, as two replicas of one machine have), then a live fleet of two replicas
 for each layout under each load, then the same requests and settings through the simulator. What the live system adds to
-its steps (messages, turns of the loop, the rate of the links) is measured on the idle fleet. Prints as it goes and
+its steps (messages, turns of the loop, the rate of the links, cores that router and client use) is measured apart. The
+same with engines that only sleep tells what of an error is the steps' cost and what is not. Prints as it goes and
 writes RESULT.md and a picture beside this file.
 
-    python -m experiments.calibration              about 9 minutes; nothing else should run on the machine
-    python -m experiments.calibration --quick      a minute and a half, to see that it works
+    python -m experiments.calibration              under 10 minutes; nothing else should run on the machine
+    python -m experiments.calibration --quick      two minutes, to see that it works
     python -m experiments.calibration --again      the last live runs once more through the simulator
 """
 
@@ -17,12 +18,13 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from contracts.request import Slo
-from experiments.calibration.compare import cells, within
+from experiments.calibration.compare import Cell, cells, within
 from experiments.calibration.live import (
     IDLE_OUTPUT,
     IDLE_PROMPT,
@@ -42,6 +44,8 @@ from simulator.cost_file import read_cost_file
 HERE = Path(__file__).parent
 KEPT = HERE / "runs"
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)
+ENGINE, SLEEP = "engine", "sleep"
+SLEEP_RATES, SLEEP_S = [4.0], 15.0
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -53,15 +57,12 @@ def parse(words: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--layouts", nargs="+", choices=tuple(ROLES), default=list(ROLES))
     parser.add_argument("--rates", nargs="+", type=float, default=[2.0, 4.0, 6.0], metavar="PER_S")
-    parser.add_argument("--seconds", type=float, default=40.0, help="of arrivals, for each point")
+    parser.add_argument("--seconds", type=float, default=34.0, help="of arrivals, for each point")
     parser.add_argument("--repeats", type=int, default=8, help="steps of each point of the profile")
     parser.add_argument("--seeds", type=int, default=5, help="simulated runs of each point")
     parser.add_argument("--kind", choices=("fitted", "table"), default="fitted")
-    parser.add_argument(
-        "--engine", choices=("torch", "fake"), default="torch",
-        help="fake: steps sleep for exactly known times, so that only what is around them is compared",
-    )  # fmt: skip
     parser.add_argument("--quantization", choices=("none", "int8"), default="int8")
+    parser.add_argument("--only", choices=(ENGINE, SLEEP), help="leave the other half out")
     parser.add_argument("--quick", action="store_true", help="one rate, short")
     parser.add_argument("--again", action="store_true", help="no live runs: those of the last time")
     parser.add_argument("--no-report", action="store_true", help="print only")
@@ -77,45 +78,65 @@ def run(words: list[str]) -> int:
     """Measure, simulate, compare."""
     options = parse(words)
     KEPT.mkdir(exist_ok=True)
-    kept, costs = KEPT / "live.json", KEPT / "cost.json"
     began = time.monotonic()
-    if not options.again:
-        _measure(options, kept, costs)
-    record = msgspec.json.decode(kept.read_bytes(), type=Record)
+    found: dict[str, list[Cell]] = {}
+    for half in [options.only] if options.only else [SLEEP, ENGINE]:
+        if not options.again:
+            _measure(options, half)
+        found[half] = _compare(options, half)
+    took_s = time.monotonic() - began
+    _say(f"{took_s:.0f} s in all")
+    if ENGINE in found and not options.no_report:
+        record, costs = _kept(ENGINE)
+        command = " ".join(["python -m experiments.calibration", *words])
+        write_report(
+            HERE / "RESULT.md", record, read_cost_file(costs), found[ENGINE], found.get(SLEEP, []), command, took_s
+        )
+        draw(HERE / "calibration.png", found[ENGINE])
+    return 0
+
+
+def _compare(options: argparse.Namespace, half: str) -> list[Cell]:
+    record, costs = _kept(half)
     cost = read_cost_file(costs)
     _say(cost.about)
     with tempfile.TemporaryDirectory() as folder:
         found = cells(record, cost, options.seeds, (IDLE_PROMPT, IDLE_OUTPUT), Path(folder), _say)
     good, every = within(found)
-    _say(f"{good} of {every} quantiles within 10 %; {time.monotonic() - began:.0f} s in all")
-    if not options.no_report:
-        command = " ".join(["python -m experiments.calibration", *words])
-        write_report(HERE / "RESULT.md", record, cost, found, command, time.monotonic() - began)
-        draw(HERE / "calibration.png", found)
-    return 0
+    _say(f"{half}: {good} of {every} quantiles within 10 %")
+    return found
 
 
-def _measure(options: argparse.Namespace, kept: Path, costs: Path) -> None:
-    settings: tuple[str, ...] = ()
-    if options.engine == "fake":
-        settings = sleeping(costs)
-    else:
-        profile(options.quantization, options.repeats, options.kind, costs)
-    setup = Setup(engine=options.engine, quantization=options.quantization, slo=SLO, settings=settings)
+def _measure(options: argparse.Namespace, half: str) -> None:
+    costs = KEPT / f"{half}-cost.json"
     idle: list[Idle] = []
     points: list[LivePoint] = []
     with tempfile.TemporaryDirectory() as logs:
-        around = overhead(options.quantization, Path(logs))
-        _say(f"beside engines: {1e3 * around.token_s:.2f} ms of CPU a token, {around.second_s:.3f} cores without load")
+        if half == SLEEP:
+            setup = Setup(engine="fake", quantization=options.quantization, slo=SLO, settings=sleeping(costs))
+            rates, seconds, around = SLEEP_RATES, SLEEP_S, None
+        else:
+            profile(options.quantization, options.repeats, options.kind, costs)
+            setup = Setup(engine="torch", quantization=options.quantization, slo=SLO)
+            rates, seconds, around = options.rates, options.seconds, overhead(options.quantization, Path(logs))
+            _say(f"beside engines: {1e3 * around.token_s:.2f} ms of CPU a token, {around.second_s:.3f} cores idle")
         for layout in options.layouts:
-            for one in run_layout(setup, layout, options.rates, options.seconds, Path(logs), 0, _say):
+            for one in run_layout(setup, layout, rates, seconds, Path(logs), 0, _say):
                 if isinstance(one, Idle):
                     idle.append(one)
-                    _say(f"{layout}, idle: TTFT {1e3 * one.ttft_s:.1f} ms, TPOT {1e3 * one.tpot_s:.1f} ms")
+                    _say(f"{half}, {layout}, idle: TTFT {1e3 * one.ttft_s:.1f} ms, TPOT {1e3 * one.tpot_s:.1f} ms")
                 else:
                     points.append(one)
-    record = Record(slo=SLO, idle=tuple(idle), points=tuple(points), overhead=around, cores=os.cpu_count() or 1)
-    kept.write_bytes(msgspec.json.encode(record))
+    _keep(half, idle, points, Record(slo=SLO, idle=(), points=(), overhead=around, cores=os.cpu_count() or 1))
+
+
+def _keep(half: str, idle: Sequence[Idle], points: Sequence[LivePoint], record: Record) -> None:
+    full = msgspec.structs.replace(record, idle=tuple(idle), points=tuple(points))
+    (KEPT / f"{half}.json").write_bytes(msgspec.json.encode(full))
+
+
+def _kept(half: str) -> tuple[Record, Path]:
+    return msgspec.json.decode((KEPT / f"{half}.json").read_bytes(), type=Record), KEPT / f"{half}-cost.json"
 
 
 def _say(words: str) -> None:
