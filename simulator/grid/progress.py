@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import time
 from typing import Any, Protocol
@@ -23,9 +24,13 @@ class Progress(Protocol):
 
 def progress_of(total: int, kept: int) -> Progress:
     """A bar where there is a terminal and tqdm; `kept` of the `total` cases were there before."""
-    if sys.stderr.isatty() and importlib.util.find_spec("tqdm") is not None:
+    if sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).columns and _has_tqdm():
         return Bar(total, kept)
     return Lines(total, kept)
+
+
+def _has_tqdm() -> bool:
+    return importlib.util.find_spec("tqdm") is not None
 
 
 class Silent:

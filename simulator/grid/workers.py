@@ -11,7 +11,9 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
@@ -107,7 +109,8 @@ class Workers:
     def _start(self) -> _Worker:
         here, there = self._context.Pipe()
         process = self._context.Process(target=work, args=(there, self._extra), daemon=True)
-        process.start()
+        with _uninterrupted():
+            process.start()
         there.close()
         return _Worker(process, here)
 
@@ -137,9 +140,20 @@ class Workers:
         return Outcome({}, f"given up after {self._limit_s:g} s of computing", wall_s)
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """What is started meanwhile never hears an interrupt from the terminal: it is the parent's to handle, which hears
+    it at the end."""
+    resource_tracker.ensure_running()  # its own start would let interrupts through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def work(pipe: Connection, extra: Extra | None) -> None:
-    """The life of a worker: it ends with its parent. An interrupt from the terminal is the parent's to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """The life of a worker: it ends with its parent."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:

@@ -195,7 +195,7 @@ GRID = ("--layout", "phased,colocated,1:1", "--replicas", "2", "--rate", "2:8:2"
 def started(out: Path) -> subprocess.Popen[bytes]:
     """A sweep in a process of its own, that has written a row or more."""
     argv = [sys.executable, "-P", "-m", "cli", "sweep", *GRID, "--out", str(out)]
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     until = time.monotonic() + 60.0
     store = out / "rows.jsonl"
     while not store.exists() or store.read_bytes().count(b"\n") < 2:
@@ -218,11 +218,15 @@ def test_a_sweep_that_was_ended_leaves_no_process_and_goes_on_to_the_same_result
     process = started(tmp_path / "cut")
     workers = children_of(process.pid)
     assert workers
-    process.send_signal(how)
+    if how is signal.SIGINT:
+        os.killpg(process.pid, how)  # as a terminal does
+    else:
+        process.send_signal(how)
     _, said = process.communicate(timeout=20.0)
     assert process.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[how]
     if how is not signal.SIGKILL:
         assert b"the same command goes on" in said
+        assert b"Traceback" not in said
     until = time.monotonic() + 20.0
     while any(Path(f"/proc/{pid}").exists() for pid in workers):
         assert time.monotonic() < until, "a worker outlived its parent"
