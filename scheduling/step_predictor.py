@@ -201,14 +201,15 @@ class StepPredictor:
         A copy: moved estimates that went back into the recursion would be moved again by every step, and drift (a
         decode replica, whose tokens and rows are one number, came to believe in steps of 60 ms while each took 33).
         """
-        theta, covariance = list(self._theta), self._covariance
+        theta, covariance = self._theta, self._covariance
         for _ in range(NUM_TERMS):
-            worst = min(range(NUM_TERMS), key=theta.__getitem__)
-            if theta[worst] >= 0.0:
-                break
-            shift = theta[worst] / max(covariance[_AT[worst][worst]], 1e-12)
-            for i in range(NUM_TERMS):
-                theta[i] -= covariance[_AT[i][worst]] * shift
+            least = min(theta)
+            if least >= 0.0:
+                return theta
+            worst = theta.index(least)
+            row = _AT[worst]
+            shift = least / max(covariance[row[worst]], 1e-12)
+            theta = [value - covariance[at] * shift for value, at in zip(theta, row, strict=True)]
             theta[worst] = 0.0
         return [max(0.0, value) for value in theta]
 

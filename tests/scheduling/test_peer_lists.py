@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from contracts.kv import Fingerprint, KVLayout
 from contracts.model import ModelSpec
 from contracts.phase import Role
 from contracts.views import ReplicaIdentity
-from scheduling.peer_lists import PeerLists
+from scheduling.peer_lists import FEW, PeerLists
 
 LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=8, block_size=16, dtype="float32")
 
@@ -114,3 +117,54 @@ def test_whoever_was_told_of_stays_told_of_while_the_same_process_lives() -> Non
     assert told(lists)["p0"] == [("d0", "i2"), ("d1", "i1")]
     lists.left("d1")
     assert told(lists)["p0"] == [("d0", "i2")]
+
+
+def _lists_as_defined(known: dict[str, tuple[str, Role, bool]], told: dict[str, list[tuple[str, str]]]) -> None:
+    """What `news` must have led to, from the whole fleet: `known` holds incarnation, role and whether KV can come."""
+    for name, (_, role, can_take) in known.items():
+        alive = {(n, i) for n, (i, _, takes) in known.items() if takes and n != name}
+        names = {n for n, i in told.get(name, []) if (n, i) in alive}
+        if role is Role.PREFILL:
+            names |= {n for n, _ in alive if known[n][1] is Role.DECODE}
+        elif role is not Role.DECODE and can_take:
+            whole = [n for n, _ in alive if known[n][1] in (Role.ALTERNATING, Role.MIXED)]
+            names |= set(sorted(whole, key=lambda n: (n < name, n))[:FEW])
+        if names or name in told or role is Role.PREFILL:
+            told[name] = [(n, known[n][0]) for n in sorted(names)]
+
+
+@given(
+    changes=st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "c", "d", "e", "f"]),
+            st.sampled_from([*Role, "left"]),
+            st.integers(0, 1),
+            st.booleans(),
+            st.booleans(),
+        ),
+        max_size=25,
+    )
+)
+def test_lists_made_anew_only_where_something_changed_are_those_of_the_whole_fleet(
+    changes: list[tuple[str, Role | str, int, bool, bool]],
+) -> None:
+    lists, known = PeerLists(), dict[str, tuple[str, Role, bool]]()
+    seen, expected = dict[str, list[tuple[str, str]]](), dict[str, list[tuple[str, str]]]()
+    for name, what, incarnation, can_take, stays in changes:
+        kept = stays and name in known
+        if not isinstance(what, Role):
+            lists.left(name)
+        elif kept:
+            lists.changed_role(name, what)
+            known[name] = (known[name][0], what, known[name][2])
+        else:
+            lists.joined(identity(name, f"i{incarnation}", can_take=can_take), what)
+            known[name] = (f"i{incarnation}", what, can_take)
+        if not isinstance(what, Role):
+            known.pop(name, None)
+        if not isinstance(what, Role) or not kept:
+            seen.pop(name, None)
+            expected.pop(name, None)
+        seen |= told(lists)
+        _lists_as_defined(known, expected)
+        assert seen == expected
