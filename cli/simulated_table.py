@@ -19,9 +19,15 @@ def _requests(report: Report) -> Iterator[str]:
     yield f"{report.arrived} requests in {report.duration_s:.1f} s ({report.rate:.3g}/s), {report.finished} answered"
     yield f"refused: {refused}; placed: {layouts}; placed again: {report.placed_again}"
     yield f"{report.throughput:.3g} requests/s, {report.output_tokens_per_s:.4g} output tokens/s"
-    yield f"attained: {report.usual.attained:.1%} (EcoServe's clock {report.ecoserve.attained:.1%})"
+    yield f"attained: {report.usual.attained:.1%} (EcoServe's clock {report.ecoserve.attained:.1%}){_met(report)}"
     for entry in report.classes if len(report.classes) > 1 else ():
         yield f"  {entry.name}: {entry.arrived} requests, {entry.usual.attained:.1%} attained"
+
+
+def _met(report: Report) -> str:
+    """Which attainment quantiles were met."""
+    met = ", ".join(name.upper() for name in ("p50", "p90", "p99") if getattr(report.usual, f"met_{name}"))
+    return f": {met or 'no quantile'} met; {report.attained_per_s:.3g} requests/s within both targets"
 
 
 def _latencies(report: Report) -> Iterator[str]:

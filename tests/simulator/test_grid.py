@@ -11,10 +11,14 @@ import msgspec
 import pytest
 
 from contracts.errors import ConfigError
+from simulator import models
 from simulator.changes import Kill
 from simulator.grid import Case, Row, at_rates, failed, goodputs, run_grid
+from simulator.grid.case import _content, key_of
 from simulator.report import Report
+from simulator.roofline import Roofline
 from simulator.scenarios import small
+from simulator.traces import Trace
 
 
 def cases(count: int = 3, **settings: float) -> list[Case]:
@@ -103,6 +107,26 @@ def test_a_store_has_one_writer_and_a_grid_has_cases(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="file"):
         run_grid(cases(1), tmp_path / "file" / "rows.jsonl", 1)
+
+
+def test_a_row_is_of_what_is_in_the_files_that_its_scenario_names(tmp_path: Path) -> None:
+    model, trace = tmp_path / "model.toml", tmp_path / "trace.csv"
+    model.write_bytes((Path(models.__file__).parent / "model_files" / "qwen3-8b.toml").read_bytes())
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.0,9,2\n")
+
+    def key() -> str:
+        cost = Roofline(model=str(model), hardware="l20")
+        scenario = small(alternating=1, cost=cost)
+        workload = msgspec.structs.replace(scenario.workload, trace=Trace(path=str(trace)))
+        return key_of(msgspec.structs.replace(scenario, workload=workload), None, "code")
+
+    first = key()
+    assert key() == first
+    model.write_text(model.read_text().replace("4096", "2048"))
+    second = key()
+    trace.write_text(trace.read_text().replace("9,2", "8,2"))
+    _content.cache_clear()
+    assert len({first, second, key()}) == 3
 
 
 def test_goodput_of_rows_is_that_of_a_scan() -> None:
