@@ -23,7 +23,7 @@ KNEES = {
     ("Alpaca", 1.0): 0.8,
     ("Alpaca", 0.5): 0.7,
 }
-"""By data set and scale of the targets, in multiples of what closed form says the fleet carries: about where `min` holds
+"""By data set and scale of the targets, in multiples of what closed form says is carried: about where `min` holds
 nine of ten, for rules differ there. Found by trying a few rates under `min` alone."""
 SCALES = (1.0, 0.5)
 """Of both targets."""
