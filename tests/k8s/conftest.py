@@ -279,3 +279,9 @@ def admin_of() -> Iterator[Callable[[ApiServer], Admin]]:
     yield make
     for admin in made:
         admin.http.close()
+
+
+@pytest.fixture
+def a_free_port() -> Callable[[], int]:
+    """`a_free_port()`: one that nobody listened on a moment ago."""
+    return lambda: free_ports(1)[0]
