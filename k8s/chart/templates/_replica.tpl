@@ -1,7 +1,9 @@
-{{/* {root, name, pool, selector}: the pod of a replica. */}}
+{{/* {root, name, pool, selector}: the pod of a replica. KV goes to the pod's own address, unless another network is there
+     for it: then transfer.device or transfer.host says which, or the route does. */}}
 {{- define "phaseserve.replicaPod" -}}
 {{- $root := .root -}}
 {{- $pool := .pool -}}
+{{- $transfer := $pool.settings.transfer | default dict -}}
 {{- $gpu := gt (int $pool.gpu.count) 0 -}}
 {{- $rdma := gt (int $pool.rdma.count) 0 -}}
 {{- $ipcLock := and $rdma $pool.rdma.ipcLock -}}
@@ -29,7 +31,8 @@ containers:
     {{- else }}
     command: [phaseserve, replica]
     {{- end }}
-    args: [--config, /etc/phaseserve/{{ .name }}.toml, --role, {{ .name }}, --id, $(POD_NAME), --host, $(POD_IP)]
+    args: [--config, /etc/phaseserve/{{ .name }}.toml, --role, {{ .name }}, --id, $(POD_NAME), --host, $(POD_IP)
+    {{- if not (or $pool.networks $transfer.host $transfer.device) }}, --set, transfer.host=$(POD_IP){{ end }}]
     ports:
       {{- range $port, $number := $pool.ports }}
       - {name: {{ $port }}, containerPort: {{ $number }}, protocol: TCP}

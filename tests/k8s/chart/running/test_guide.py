@@ -3,15 +3,12 @@ router with two replicas. What needs a node or an image builder is listed, and a
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 GUIDE = (ROOT / "k8s" / "README.md").read_text()
 SHORT_S = 60
 NEEDS_MORE = {
@@ -44,43 +41,6 @@ def commands() -> list[str]:
     return found
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def start(words: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    program = [sys.executable, "-m", "cli", *words]
-    return subprocess.Popen(program, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[str]:
-    """A router with the replicas of the guide's release, as the port-forward would reach them."""
-    router_port, *ports = (free_port() for _ in range(3))
-    environment = {**os.environ, "PHASESERVE_ADMIN_TOKEN": "0123456789abcdef0123", "PHASESERVE_FLEET_SECRET": "f" * 40}
-    with contextlib.ExitStack() as stack:
-        for number, port in enumerate(ports):
-            words = ["replica", "--role", "alternating", "--engine", "fake", "--port", str(port)]
-            words += ["--id", f"chat-alternating-{number}", "--set", "replica.roles_may_change=true"]
-            words += ["--set", "replica.fake.eos_every=8"]
-            stack.callback(_end, start(words, environment))
-        words = ["router", "--port", str(router_port)]
-        words += [word for port in ports for word in ("--replica", f"tcp://127.0.0.1:{port}")]
-        stack.callback(_end, start(words, environment))
-        url = f"http://127.0.0.1:{router_port}"
-        deadline = time.monotonic() + SHORT_S
-        while True:
-            assert time.monotonic() < deadline, "the router is not ready"
-            with contextlib.suppress(httpx.TransportError):
-                if len(httpx.get(f"{url}/fleet", timeout=5).json().get("replicas", [])) == len(ports):
-                    break
-            time.sleep(0.1)
-        yield url
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Path]:
     """An API server that asks for no token (kubectl sends none over plain HTTP), as a kubeconfig."""
@@ -91,16 +51,11 @@ def cluster(tmp_path: Path) -> Iterator[Path]:
             url = process.stdout.readline().split()[1]
             names = {"clusters": [{"name": "c", "cluster": {"server": url}}]}
             names["contexts"] = [{"name": "c", "context": {"cluster": "c", "user": ""}}]
-            file = tmp_path / "kubeconfig"
+            file = tmp_path / "kubeconfig-of-the-guide"
             file.write_text(json.dumps({"current-context": "c", **names}))
             yield file
         finally:
             process.kill()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait(10)
 
 
 def checked(command: str, listed: dict[str, Any]) -> None:
@@ -116,20 +71,22 @@ def checked(command: str, listed: dict[str, Any]) -> None:
         assert int(words[-1].split(":")[1]) == listed[named]["spec"]["ports"][0]["port"]
 
 
-def test_every_command_of_the_guide(charted: Any, kubectl: Path, cluster: Path, served: str, tmp_path: Path) -> None:
+def test_every_command_of_the_guide(
+    charted: Any, kubectl: Path, cluster: Path, run_release: Any, tmp_path: Path
+) -> None:
+    release = run_release()
     for name in ("helm", "kubectl"):
         (tmp_path / name).symlink_to(charted.binary.parent / name)
     environment = charted.environment | {
         "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "KUBECONFIG": str(cluster),
-        "HOME": str(tmp_path),
     }
     ran = 0
     for command in commands():
         if any(command.startswith(prefix) for prefix in NEEDS_MORE):
             checked(command, _objects(environment))
             continue
-        text = command.replace("http://127.0.0.1:8000", served)
+        text = command.replace("http://127.0.0.1:8000", release.url)
         if command.startswith("export PHASESERVE_ADMIN_TOKEN"):
             text = text.removeprefix("export ") + '; test -n "$PHASESERVE_ADMIN_TOKEN"'
         elif text.startswith("phaseserve fleet"):
@@ -143,7 +100,7 @@ def test_every_command_of_the_guide(charted: Any, kubectl: Path, cluster: Path, 
         assert "warning" not in done.stderr.lower(), done.stderr
         ran += 1
     assert ran >= 20
-    fleet = httpx.get(f"{served}/fleet", timeout=5).json()["replicas"]
+    fleet = httpx.get(f"{release.url}/fleet", timeout=5).json()["replicas"]
     assert [one["wanted_role"] for one in fleet if one["replica_id"] == "chat-alternating-0"] == ["mixed"]
     subprocess.run(["helm", "uninstall", "chat", "-n", "serving"], check=True, env=environment, capture_output=True)
 
