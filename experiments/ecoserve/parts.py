@@ -123,13 +123,11 @@ def scaling(document: Document, budget: Budget, counts: Sequence[int] = (1, 2, 4
     )
     first: dict[str, Found] = {}
     for count in counts:
-        if count > 2 * budget.most_replicas:
+        if count > budget.most_replicas:
             document.section(title, f"| {count} replicas: not run | | | | |")
             continue
         one = setup("L20", MODEL, "ShareGPT", count)
-        jobs = [
-            Job(setup=one, system=system, steps=(0.45, 0.65, 0.8, 0.9, 1.0, 1.1)) for system in (VLLM, ARTIFACT, OURS)
-        ]
+        jobs = [Job(setup=one, system=system, steps=(0.55, 0.7, 0.85, 1.0, 1.15)) for system in (VLLM, ARTIFACT, OURS)]
         for system, found in _scanned(jobs, longer, document, title):
             base = first.setdefault(system, found)
             usual, eco = found.goodput(0.9, USUAL)[0], found.goodput(0.9, ECOSERVE)[0]
