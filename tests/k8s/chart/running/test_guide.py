@@ -74,7 +74,8 @@ def checked(command: str, listed: dict[str, Any]) -> None:
 def test_every_command_of_the_guide(
     charted: Any, kubectl: Path, cluster: Path, run_release: Any, tmp_path: Path
 ) -> None:
-    release = run_release()
+    pools = {"alternating": {"replicas": 2}, "prefill": {"replicas": 0}, "decode": {"replicas": 0}}
+    release = run_release(pools=pools)
     for name in ("helm", "kubectl"):
         (tmp_path / name).symlink_to(charted.binary.parent / name)
     environment = charted.environment | {
