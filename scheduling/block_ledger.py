@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence as Seq
+from functools import lru_cache
 from hashlib import blake2b
 
 ROOT_HASH = b"\0" * 16
@@ -31,6 +32,12 @@ def extend_hashes(hashes: list[bytes], token_ids: Seq[int], num_tokens: int, blo
         hashes.append(parent)
 
 
+@lru_cache(maxsize=8)
+def _countdown(count: int) -> tuple[int, ...]:
+    """Block ids, the last one first. Shared: of a thousand ledgers in one process each had its own numbers."""
+    return tuple(range(count - 1, -1, -1))
+
+
 class BlockLedger:
     """Who holds which block. Ids are `0 .. num_blocks - 1`.
 
@@ -44,7 +51,7 @@ class BlockLedger:
         self.num_blocks = num_blocks
         self.caching = caching
         self._references = [0] * num_blocks
-        self._free = list(range(num_blocks - 1, -1, -1))
+        self._free = list(_countdown(num_blocks))
         self._hash_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
         self._evictable: dict[int, None] = {}  # insertion order is the order of last use

@@ -40,6 +40,14 @@ class ClockStats:
         self.attained += in_ttft and in_tpot
         return in_ttft and in_tpot
 
+    def take(self, other: ClockStats) -> None:
+        """What another one counted too."""
+        self.ttft.take(other.ttft)
+        self.tpot.take(other.tpot)
+        self.attained += other.attained
+        self.ttft_attained += other.ttft_attained
+        self.tpot_attained += other.tpot_attained
+
     def clocks(self, ended: int) -> Clocks:
         """As reported; `ended` requests in all."""
         of = max(1, ended)
@@ -63,6 +71,13 @@ class ClassStats:
     finished: int = 0
     usual: ClockStats = field(default_factory=ClockStats)
     ecoserve: ClockStats = field(default_factory=ClockStats)
+
+    def take(self, other: ClassStats) -> None:
+        """What another one counted too."""
+        self.ended += other.ended
+        self.finished += other.finished
+        self.usual.take(other.usual)
+        self.ecoserve.take(other.ecoserve)
 
     def report(self, name: str) -> ClassReport:
         """As reported."""
@@ -174,6 +189,36 @@ class Collector:
                 self.prediction_error.add(abs(error))
                 self.prediction_total += error
         return attained
+
+    def detach(self) -> Collector:
+        """Itself without the run that it was told by, so that it can go to another process."""
+        self._clock, self.on_proposal = Clock(), _ignore
+        return self
+
+    def take(self, other: Collector) -> None:
+        """What another one was told too: of another part of the same requests."""
+        self.all.take(other.all)
+        for name, stats in other.classes.items():
+            self.classes.setdefault(name, ClassStats()).take(stats)
+        for name, key in other.keys.items():
+            known = self.keys.setdefault(name, KeyStats())
+            for count in ("asked_tokens", "served_tokens", "ended", "attained"):
+                setattr(known, count, getattr(known, count) + getattr(key, count))
+        for sketch in ("itl", "longest_gap", "e2e", "switch_wait", "queue", "exposed", "prediction_error"):
+            getattr(self, sketch).take(getattr(other, sketch))
+        self.refused += other.refused
+        self.layouts += other.layouts
+        for total in ("prediction_total", "placed_again", "output_tokens", "num_ended"):
+            setattr(self, total, getattr(self, total) + getattr(other, total))
+        self.longest_wait_s = max(self.longest_wait_s, other.longest_wait_s)
+        self.roles = sorted([*self.roles, *other.roles], key=lambda change: (change.at_s, change.replica_id))
+        self.proposals = sorted([*self.proposals, *other.proposals])
+        while self._window_s != other._window_s:
+            min(self, other, key=lambda seen: seen._window_s)._widen()
+        for index, (arrived, attained) in other._windows.items():
+            window = self._windows.setdefault(index, [0, 0])
+            window[0] += arrived
+            window[1] += attained
 
     def viewed(self, view: ReplicaView) -> None:
         """A replica joined, or has another role than before."""

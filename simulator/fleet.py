@@ -134,7 +134,10 @@ class SimulatedFleet:
         config = with_depth(self.scenario.scheduling, num_stages(group.cost))
         layout = group.kv.layout
         machine = Machine(
-            identity=identity_of(replica_id, number, group.spec, layout, group.num_blocks, config),
+            identity=identity_of(
+                *(replica_id, number, group.spec, layout, group.num_blocks, config),
+                has_data_plane=group.link_bytes_per_s > 0.0,
+            ),
             role=role,
             config=config,
             layout=layout,

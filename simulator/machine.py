@@ -39,7 +39,14 @@ def with_depth(config: ReplicaCoreConfig, stages: int) -> ReplicaCoreConfig:
 
 
 def identity_of(
-    replica_id: str, incarnation: int, spec: ModelSpec, layout: KVLayout, num_blocks: int, config: ReplicaCoreConfig
+    replica_id: str,
+    incarnation: int,
+    spec: ModelSpec,
+    layout: KVLayout,
+    num_blocks: int,
+    config: ReplicaCoreConfig,
+    *,
+    has_data_plane: bool = True,
 ) -> ReplicaIdentity:
     """What the process says about itself at the handshake."""
     return ReplicaIdentity(
@@ -52,5 +59,5 @@ def identity_of(
         max_running=config.max_running,
         max_waiting=config.max_waiting,
         device=TRANSPORT,
-        data_endpoints=(f"{TRANSPORT}://{replica_id}",),
+        data_endpoints=(f"{TRANSPORT}://{replica_id}",) if has_data_plane else (),
     )

@@ -63,7 +63,7 @@ def report_of(run: Ran, ended_at: float) -> Report:
         exposed_s=seen.exposed.summary(),
         network_busy=fleet.network.busy_s / max(1e-9, ended_at),
         utilisation=sum(replica.busy * replica.alive_s for replica in replicas) / max(1e-9, alive_s),
-        jain_tokens=_jain_tokens(keys),
+        jain_tokens=jain_of_tokens(keys),
         jain_attained=jain_index([key.attained / key.ended for key in keys.values()]),
         recovery_s=seen.recovery_s(RECOVERY_BELOW),
         recovery_below=RECOVERY_BELOW,
@@ -87,7 +87,8 @@ def _bubbles(pipelines: list[Pipeline]) -> Bubbles:
     )
 
 
-def _jain_tokens(keys: Mapping[str, KeyStats]) -> float:
+def jain_of_tokens(keys: Mapping[str, KeyStats]) -> float:
+    """How evenly keys were served for what they asked."""
     return jain_index([key.served_tokens / max(1, key.asked_tokens) for key in keys.values()])
 
 

@@ -11,6 +11,7 @@ Example: what two replicas in turns make of four requests a second, in ten lines
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Iterator
 from random import Random
@@ -29,6 +30,7 @@ from simulator.workload import Arrival, draw
 
 _SETTLE_S = 120.0
 _LOOK_S = 5.0
+_GC_ALLOCATIONS = 100_000
 
 
 class Unfinished(PhaseServeError):
@@ -54,7 +56,8 @@ class Run:
         self.clock = Clock()
         self.collector = Collector(self.clock, scenario.warmup_s, scenario.window_s)
         seeds = Random(scenario.seed)
-        self.fleet = SimulatedFleet(scenario, self.clock, self.collector, Random(seeds.getrandbits(64)), timeline)
+        chance = Random(seeds.getrandbits(64) + scenario.workload.part)
+        self.fleet = SimulatedFleet(scenario, self.clock, self.collector, chance, timeline)
         self.num_opened = 0
         self.last_arrival_s = 0.0
         self._arrivals: Iterator[Arrival] = draw(scenario.workload, Random(seeds.getrandbits(64)), scenario.start_s)
@@ -62,7 +65,17 @@ class Run:
         self._next()
 
     def finish(self) -> Report:
-        """Go on to the end; the fleet then settles, and nothing may be left of any request."""
+        """Go on to the end; the fleet then settles, and nothing may be left of any request.
+
+        What lives during a run is freed by its references: the collector of cycles need hardly look at it."""
+        thresholds = gc.get_threshold()
+        gc.set_threshold(_GC_ALLOCATIONS, *thresholds[1:])
+        try:
+            return self._finish()
+        finally:
+            gc.set_threshold(*thresholds)
+
+    def _finish(self) -> Report:
         clock, scenario = self.clock, self.scenario
         while not clock.run(self._is_done, clock.now + _LOOK_S):
             if not self._over or clock.now < self.last_arrival_s + scenario.patience_s:

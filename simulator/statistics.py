@@ -58,6 +58,29 @@ class Sketch:
                 index = _index(kept)
                 self._buckets[index] = self._buckets.get(index, 0) + 1
 
+    def take(self, other: Sketch) -> None:
+        """All values of another one too; the answers do not depend on the order in which sketches are taken."""
+        if self._exact is not None and other._exact is not None and self.count + other.count <= EXACT:
+            self._exact += other._exact
+        else:
+            for sketch in (self, other):
+                buckets = sketch._all_buckets()
+                if sketch is self:
+                    self._buckets, self._exact = buckets, None
+                else:
+                    for index, times in buckets.items():
+                        self._buckets[index] = self._buckets.get(index, 0) + times
+        self.count += other.count
+        self._total += other._total
+        self._most = max(self._most, other._most)
+
+    def _all_buckets(self) -> dict[int, int]:
+        buckets = dict(self._buckets)
+        for value in self._exact or ():
+            index = _index(value)
+            buckets[index] = buckets.get(index, 0) + 1
+        return buckets
+
     @property
     def mean(self) -> float:
         """0 without values."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
+from zlib import crc32
 
 import msgspec
 
@@ -62,6 +63,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `max_tokens` is what a client asks for at most; 0: the longest output that the distribution can give, with a trace
     the next power of two above the truth. `max_prompt` cuts what a trace has beyond (tokens; 0: nothing is cut).
     `num_requests` ends the run (0: the scenario's duration does). With `clients` above 1 that many keys take turns.
+    Of all these requests one in `parts` comes, by a hash of its number: those of part `part` (`simulator.sharded`).
     """
 
     arrivals: Arrivals = Gamma(rate=1.0)
@@ -74,6 +76,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_prompt: int = 0
     num_requests: int = 0
     clients: int = 1
+    part: int = 0
+    parts: int = 1
 
     def __post_init__(self) -> None:
         if not self.classes:
@@ -83,6 +87,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise ConfigError(f"workload.{name} must not be negative", param=f"workload.{name}")
         if self.clients < 1:
             raise ConfigError("workload.clients must be at least 1", param="workload.clients")
+        if not 0 <= self.part < self.parts:
+            raise ConfigError("workload.part must lie between 0 and workload.parts", param="workload.part")
 
 
 @dataclass(slots=True, frozen=True)
@@ -113,6 +119,8 @@ def draw(workload: Workload, random: Random, start_s: float = 0.0) -> Iterator[A
         if shared is not None:
             hash_ids = tuple(random.choices(range(shared.count), cum_weights=ranks))  # noqa: PLW2901
             piece_tokens = shared.tokens
+        if workload.parts > 1 and crc32(b"%d" % number) % workload.parts != workload.part:
+            continue
         max_tokens = workload.max_tokens or _asked(workload, output_tokens)
         yield Arrival(
             number=number,

@@ -1,0 +1,50 @@
+"""Memory grows with the requests in flight, not with those served."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from scheduling.config import ClusterCoreConfig
+from simulator.lengths import Constant
+from simulator.run import Run
+from simulator.scenarios import small
+
+
+def peak_objects(num_requests: int) -> tuple[int, int]:
+    """The most objects that were alive at once in a run, over those before it, and the most requests in flight."""
+    gc.collect()
+    before = len(gc.get_objects())
+    scenario = small(
+        mixed=1,
+        decode=1,
+        prefill=1,
+        rate=40.0,
+        num_requests=num_requests,
+        prompt=Constant(tokens=40),
+        output=Constant(tokens=3),
+        cluster=ClusterCoreConfig(decisions_kept=32),
+    )
+    run = Run(scenario)
+    most, flying = 0, 0
+    while not run.clock.run(lambda: run.collector.num_ended == num_requests, run.clock.now + 0.5):
+        gc.collect()
+        most = max(most, len(gc.get_objects()) - before)
+        flying = max(flying, len(run.fleet.router.placements.flights))
+    run.finish()
+    return most, flying
+
+
+def test_three_times_the_requests_need_no_more_objects() -> None:
+    """But for bounded windows that are not full yet."""
+    few, few_flying = peak_objects(1000)
+    many, many_flying = peak_objects(3000)
+    assert many <= 1.2 * few + 40 * (many_flying - few_flying)
+
+
+@pytest.mark.slow
+def test_two_thousand_and_twenty_thousand() -> None:
+    few, few_flying = peak_objects(2000)
+    many, many_flying = peak_objects(20_000)
+    assert many <= 1.05 * few + 40 * (many_flying - few_flying)
