@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,12 +26,10 @@ from replica.config import ReplicaConfig
 from replica.load import load_engine
 from replica.profiling import Profiler
 from simulator.cost import Fitted, Table
-from simulator.cost_file import CostFile, encoded
+from simulator.cost_file import KINDS, CostFile, Measured, encoded
 from simulator.files import write_whole
-from simulator.fitting import Residuals, Samples, fit, residuals, tabulate
+from simulator.fitting import Samples, fit, residuals
 from simulator.scenario import KVShape
-
-_MODELS: dict[str, Callable[[Samples], Fitted | Table]] = {"fitted": fit, "table": tabulate}
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -43,7 +40,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     add_arguments(parser)
     parser.add_argument("--engine", choices=("torch", "fake"), default="torch")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the cost file goes (JSON)")
-    parser.add_argument("--kind", choices=tuple(_MODELS), default="fitted", help="the model that is fitted")
+    parser.add_argument("--kind", choices=tuple(KINDS), default="fitted", help="the model that is fitted")
     parser.add_argument("--neighbours", type=int, default=0, metavar="N", help="engines that compute beside it")
     parser.add_argument("--repeats", type=int, default=6, metavar="N", help="steps of each point")
     parser.add_argument("--decodes", type=int, default=16, metavar="N", help="most decode rows of a step")
@@ -64,32 +61,18 @@ def run(words: list[str]) -> int:
         neighbours.wait_ready()
         about = _about(config, engine, arguments)
         print(f"{about}\n{len(profiler.grid.points)} points, contexts of up to {profiler.grid.context} tokens")
-        alone, off = _measured(profiler, arguments, "alone")
-        crowded: Fitted | Table | None = None
-        crowded_off: Residuals | None = None
+        alone = _steps(profiler, arguments, "alone")
+        crowded: Samples = ()
         if arguments.neighbours:
             neighbours.compute()
-            crowded, crowded_off = _measured(profiler, arguments, f"beside {arguments.neighbours}")
-        layout = engine.kv_layout
-        content = CostFile(
-            cost=alone,
-            residuals=off,
-            crowded=crowded,
-            crowded_residuals=crowded_off,
-            kv=KVShape(
-                num_layers=layout.num_layers,
-                num_kv_heads=layout.num_kv_heads,
-                head_dim=layout.head_dim,
-                block_size=layout.block_size,
-                dtype=layout.dtype,
-            ),
-            num_blocks=engine.num_blocks,
-            max_context=engine.spec.max_context,
-            about=about,
-        )
+            crowded = _steps(profiler, arguments, f"beside {arguments.neighbours}")
+        content = _content(engine, about, alone, crowded)
         profiler.close()
+    chosen = content.refitted(arguments.kind)
+    for kind in KINDS:
+        _tell(content.refitted(kind), kind, arguments.kind)
     if arguments.out is not None:
-        write_whole(arguments.out, encoded(content), "--out")
+        write_whole(arguments.out, encoded(chosen), "--out")
         print(f"written to {arguments.out}")
     return 0
 
@@ -112,20 +95,60 @@ def _profiler(config: ReplicaConfig, arguments: argparse.Namespace) -> tuple[Pro
     return Profiler(engine, config.core, arguments.decodes), engine
 
 
-def _measured(profiler: Profiler, arguments: argparse.Namespace, how: str) -> tuple[Fitted | Table, Residuals]:
+def _steps(profiler: Profiler, arguments: argparse.Namespace, how: str) -> Samples:
     def done(number: int) -> None:
         print(f"\r{how}: round {number} of {arguments.repeats}", end="", file=sys.stderr, flush=True)
 
-    samples: Samples = profiler.measure(arguments.repeats, done)
+    samples = profiler.measure(arguments.repeats, done)
     print(file=sys.stderr)
-    model = _MODELS[arguments.kind](samples)
-    off = residuals(model, samples)
-    print(f"{how}: {_words(model)}")
-    print(
-        f"{how}: off by {off.mape:.1%} in the mean, {off.p95:.1%} at the 95th percentile of {off.points} points;"
-        f" steps of one point spread by {off.noise:.1%}"
+    return samples
+
+
+def _content(engine: Engine, about: str, alone: Samples, crowded: Samples) -> CostFile:
+    """All that was measured, with the predictor's fit until another is chosen."""
+    layout = engine.kv_layout
+    beside = [durations for _, durations in crowded] or [()] * len(alone)
+    cost = fit(alone)
+    return CostFile(
+        cost=cost,
+        residuals=residuals(cost, alone),
+        kv=KVShape(
+            num_layers=layout.num_layers,
+            num_kv_heads=layout.num_kv_heads,
+            head_dim=layout.head_dim,
+            block_size=layout.block_size,
+            dtype=layout.dtype,
+        ),
+        num_blocks=engine.num_blocks,
+        max_context=engine.spec.max_context,
+        about=about,
+        measured=tuple(
+            Measured(
+                tokens=shape.tokens,
+                past_chunk=shape.past_chunk,
+                chunk_sq=shape.chunk_sq,
+                decode_context=shape.decode_context,
+                decodes=shape.decodes,
+                past=shape.past,
+                alone_s=tuple(durations),
+                crowded_s=tuple(others),
+            )
+            for (shape, durations), others in zip(alone, beside, strict=True)
+        ),
     )
-    return model, off
+
+
+def _tell(content: CostFile, kind: str, chosen: str) -> None:
+    """How well a kind of model fits."""
+    print(f"\n{kind}{' (chosen)' if kind == chosen else ''}")
+    both = (("alone", content.cost, content.residuals), ("crowded", content.crowded, content.crowded_residuals))
+    for how, model, off in both:
+        if model is not None and off is not None:
+            print(f"  {how}: {_words(model)}")
+            print(
+                f"  {how}: off by {off.mape:.1%} in the mean, {off.p95:.1%} at the 95th percentile of {off.points}"
+                f" points; steps of one point spread by {off.noise:.1%}"
+            )
 
 
 def _words(model: Fitted | Table) -> str:

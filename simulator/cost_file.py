@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from contracts.errors import ConfigError
+from scheduling.step_shape import StepShape
 from simulator.cost import Fitted, Table
-from simulator.fitting import Residuals
+from simulator.fitting import Residuals, Samples, fit, residuals, tabulate
 from simulator.scenario import KVShape
+
+KINDS: dict[str, Callable[[Samples], Fitted | Table]] = {"fitted": fit, "table": tabulate}
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One kind of step: its shape as in `scheduling.step_shape.StepShape`, and the seconds of each time it was run,
+    with the machine to itself and beside busy neighbours."""
+
+    tokens: int
+    past_chunk: int
+    chunk_sq: int
+    decode_context: int
+    decodes: int
+    past: int
+    alone_s: tuple[float, ...]
+    crowded_s: tuple[float, ...] = ()
+
+    @property
+    def shape(self) -> StepShape:
+        """What a cost model is asked with."""
+        return StepShape(
+            tokens=self.tokens,
+            past_chunk=self.past_chunk,
+            chunk_sq=self.chunk_sq,
+            decode_context=self.decode_context,
+            decodes=self.decodes,
+            past=self.past,
+        )
 
 
 class CostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`cost` of a step with the machine to itself, `crowded` with busy neighbours (None: not measured); how well both
-    fit their own measurements; what the engine has room for. `about` says what was measured, for people."""
+    fit their own measurements, which are in `measured`; what the engine has room for. `about` says what was measured,
+    for people."""
 
     cost: Fitted | Table
     residuals: Residuals
@@ -25,6 +56,7 @@ class CostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     num_blocks: int = 4096
     max_context: int = 32_768
     about: str = ""
+    measured: tuple[Measured, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
@@ -34,16 +66,41 @@ class CostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def of_group(self) -> dict[str, Any]:
         """What `simulator.scenario.Group` wants to know of it. The spread is that of the crowded steps where they were
-        measured: a machine of one's own is the exception."""
+        measured: a machine of one's own is the exception. So is what cores start from: neighbours load as it does."""
         spread = self.residuals if self.crowded_residuals is None else self.crowded_residuals
         return {
             "cost": self.cost,
             "crowded": self.crowded,
             "noise": spread.noise,
+            "believed": self._believed(),
             "kv": self.kv,
             "num_blocks": self.num_blocks,
             "max_context": self.max_context,
         }
+
+    def _believed(self) -> Fitted | None:
+        cost = self.crowded or self.cost
+        if isinstance(cost, Fitted):
+            return cost
+        return fit([(one.shape, one.crowded_s or one.alone_s) for one in self.measured]) if self.measured else None
+
+    def refitted(self, kind: str) -> CostFile:
+        """The same measurements as a cost model of another kind (`KINDS`). A file without them stays as it is."""
+        return with_costs(self, kind) if self.measured else self
+
+
+def with_costs(content: CostFile, kind: str) -> CostFile:
+    """`content` with the models that fit what it has measured. Raises `ValueError` when they cannot be fitted."""
+    alone = [(one.shape, one.alone_s) for one in content.measured]
+    beside = [(one.shape, one.crowded_s) for one in content.measured if one.crowded_s]
+    cost, off = _fitted(kind, alone)
+    crowded, crowded_off = _fitted(kind, beside) if beside else (None, None)
+    return msgspec.structs.replace(content, cost=cost, residuals=off, crowded=crowded, crowded_residuals=crowded_off)
+
+
+def _fitted(kind: str, samples: Sequence[tuple[StepShape, tuple[float, ...]]]) -> tuple[Fitted | Table, Residuals]:
+    model = KINDS[kind](samples)
+    return model, residuals(model, samples)
 
 
 def read_cost_file(path: Path) -> CostFile:

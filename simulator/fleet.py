@@ -58,7 +58,7 @@ class SimulatedFleet:
         self._random = random
         self._numbers: Counter[str] = Counter()
         self._cores: dict[str, SharedCores] = {}
-        self._costs = {id(group): believed_of(group.cost) for group in scenario.fleet}
+        self._costs = {id(group): believed_of(group.believed or group.cost) for group in scenario.fleet}
         self.router = self._new_router()
         self._coming = 0
         if scenario.scaling.most:

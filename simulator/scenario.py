@@ -12,7 +12,7 @@ from contracts.model import ModelSpec
 from contracts.phase import Role
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 from simulator.changes import Change
-from simulator.cost import CostModel
+from simulator.cost import CostModel, Fitted
 from simulator.observer import RouterTimes
 from simulator.workload import Workload
 
@@ -52,7 +52,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     `cost` says how long a step takes, `noise` how widely it spreads (standard deviation of the logarithm), `turn_s`
     what the process takes from the end of a step to the begin of the next. Links carry `link_bytes_per_s` each way.
     `num_blocks` KV blocks, `max_context` tokens of prompt and output. Replicas with the same `machine` (any name) share
-    its cores: while another of them computes, a step takes what `crowded` says.
+    its cores: while another of them computes, a step takes what `crowded` says. A core starts from what it finds at
+    load: `believed`, or what a profile of `cost` would find.
     """
 
     role: Role
@@ -67,6 +68,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     turn_s: float = 0.0
     machine: str = ""
     crowded: CostModel | None = None
+    believed: Fitted | None = None
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""

@@ -36,7 +36,7 @@ from experiments.calibration.live import (
     run_layout,
     sleeping,
 )
-from experiments.calibration.report import draw, write_report
+from experiments.calibration.report import FITTED, SLEEP, TABLE, draw, write_report
 from experiments.calibration.simulated import ROLES
 from experiments.macro_live.serving import Setup
 from simulator.cost_file import read_cost_file
@@ -44,7 +44,7 @@ from simulator.cost_file import read_cost_file
 HERE = Path(__file__).parent
 KEPT = HERE / "runs"
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)
-ENGINE, SLEEP = "engine", "sleep"
+ENGINE = "engine"
 SLEEP_RATES, SLEEP_S = [4.0], 15.0
 
 
@@ -60,7 +60,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=34.0, help="of arrivals, for each point")
     parser.add_argument("--repeats", type=int, default=8, help="steps of each point of the profile")
     parser.add_argument("--seeds", type=int, default=5, help="simulated runs of each point")
-    parser.add_argument("--kind", choices=("fitted", "table"), default="fitted")
     parser.add_argument("--quantization", choices=("none", "int8"), default="int8")
     parser.add_argument("--only", choices=(ENGINE, SLEEP), help="leave the other half out")
     parser.add_argument("--quick", action="store_true", help="one rate, short")
@@ -83,27 +82,28 @@ def run(words: list[str]) -> int:
     for half in [options.only] if options.only else [SLEEP, ENGINE]:
         if not options.again:
             _measure(options, half)
-        found[half] = _compare(options, half)
+        for kind in [SLEEP] if half == SLEEP else [FITTED, TABLE]:
+            found[kind] = _compare(options, half, kind)
     took_s = time.monotonic() - began
     _say(f"{took_s:.0f} s in all")
-    if ENGINE in found and not options.no_report:
+    if FITTED in found and not options.no_report:
         record, costs = _kept(ENGINE)
         command = " ".join(["python -m experiments.calibration", *words])
-        write_report(
-            HERE / "RESULT.md", record, read_cost_file(costs), found[ENGINE], found.get(SLEEP, []), command, took_s
-        )
-        draw(HERE / "calibration.png", found[ENGINE])
+        write_report(HERE / "RESULT.md", record, read_cost_file(costs), found, command, took_s)
+        draw(HERE / "calibration.png", {kind: found[kind] for kind in (FITTED, TABLE)})
     return 0
 
 
-def _compare(options: argparse.Namespace, half: str) -> list[Cell]:
+def _compare(options: argparse.Namespace, half: str, kind: str) -> list[Cell]:
     record, costs = _kept(half)
     cost = read_cost_file(costs)
-    _say(cost.about)
+    if half == ENGINE:
+        cost = cost.refitted(kind)
+    _say(f"{kind}: {cost.about}; off by {cost.residuals.mape:.1%}, {cost.residuals.p95:.1%} at P95")
     with tempfile.TemporaryDirectory() as folder:
         found = cells(record, cost, options.seeds, (IDLE_PROMPT, IDLE_OUTPUT), Path(folder), _say)
     good, every = within(found)
-    _say(f"{half}: {good} of {every} quantiles within 10 %")
+    _say(f"{kind}: {good} of {every} quantiles within 10 %")
     return found
 
 
@@ -116,7 +116,7 @@ def _measure(options: argparse.Namespace, half: str) -> None:
             setup = Setup(engine="fake", quantization=options.quantization, slo=SLO, settings=sleeping(costs))
             rates, seconds, around = SLEEP_RATES, SLEEP_S, None
         else:
-            profile(options.quantization, options.repeats, options.kind, costs)
+            profile(options.quantization, options.repeats, costs)
             setup = Setup(engine="torch", quantization=options.quantization, slo=SLO)
             rates, seconds, around = options.rates, options.seconds, overhead(options.quantization, Path(logs))
             _say(f"beside engines: {1e3 * around.token_s:.2f} ms of CPU a token, {around.second_s:.3f} cores idle")

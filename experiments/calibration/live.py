@@ -74,10 +74,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     cores: int = 2
 
 
-def profile(quantization: str, repeats: int, kind: str, out: Path) -> None:
+def profile(quantization: str, repeats: int, out: Path) -> None:
     """`phaseserve profile` as a user would run it. Raises `CalledProcessError`."""
     words = ["-m", "cli", "profile", "--quantization", quantization, "--threads", "1", "--neighbours", "1"]
-    words += ["--repeats", str(repeats), "--kind", kind, "--out", str(out)]
+    words += ["--repeats", str(repeats), "--out", str(out)]
     subprocess.run([sys.executable, *words], check=True, timeout=900.0, stderr=subprocess.DEVNULL)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +20,7 @@ from simulator.drawing import missing, write_picture
 from simulator.drawing.style import GREY, figure, looks, plain_log, png
 from simulator.fitting import Residuals
 
+FITTED, TABLE, SLEEP = "fitted", "table", "sleep"
 _LAYOUTS = {"alternating": "phased", "mixed": "colocated", "1p1d": "disaggregated"}
 
 
@@ -34,17 +35,9 @@ def commit() -> str:
 
 
 def write_report(
-    path: Path,
-    record: Record,
-    cost: CostFile,
-    found: Sequence[Cell],
-    asleep: Sequence[Cell],
-    command: str,
-    took_s: float,
+    path: Path, record: Record, cost: CostFile, found: Mapping[str, Sequence[Cell]], command: str, took_s: float
 ) -> None:
-    """All that was found, as Markdown. `asleep` is what was found with engines that only sleep."""
-    good, every = within(found)
-    counts = ", ".join(f"{name} {share}" for name, share in _by_figure(found))
+    """All that was found, as Markdown, by what steps were said to cost: the predictor, a table, sleeping engines."""
     lines = [
         "# Live system and simulator under the same requests",
         "",
@@ -53,6 +46,31 @@ def write_report(
         "",
         *_setting(record),
         "",
+        "## Design §5's predictor, fitted to the profile",
+        "",
+        *_part(record, found[FITTED]),
+        "## A table over tokens, from the same profile",
+        "",
+        *_part(record, found[TABLE]),
+        *_asleep(found.get(SLEEP, [])),
+        "## What the simulator was told",
+        "",
+        f"Profile: {cost.about}.",
+        "",
+    ]
+    for kind in (FITTED, TABLE):
+        one = cost.refitted(kind)
+        lines.append(f"- {kind}, alone: {_fit(one.residuals)}")
+        if one.crowded_residuals is not None:
+            lines.append(f"- {kind}, beside a busy neighbour: {_fit(one.crowded_residuals)}")
+    lines += [f"- {words}" for words in _told(record, cost)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _part(record: Record, found: Sequence[Cell]) -> list[str]:
+    good, every = within(found)
+    counts = ", ".join(f"{name} {share}" for name, share in _by_figure(found))
+    return [
         f"**{good} of {every} quantiles are within {GOAL:.0%}** ({counts});",
         f"the mean of all errors without their sign is {_mean_error(found):.1%}.",
         "",
@@ -60,17 +78,7 @@ def write_report(
         "",
         *_honest(record, found),
         "",
-        *_asleep(asleep),
-        "## What the simulator was told",
-        "",
-        f"Profile: {cost.about}.",
-        "",
-        f"- alone: {_fit(cost.residuals)}",
     ]
-    if cost.crowded_residuals is not None:
-        lines.append(f"- beside a busy neighbour: {_fit(cost.crowded_residuals)}")
-    lines += [f"- {words}" for words in _told(record, cost)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _setting(record: Record) -> list[str]:
@@ -84,14 +92,16 @@ def _setting(record: Record) -> list[str]:
     ]
 
 
-def draw(path: Path, found: Sequence[Cell]) -> None:
-    """Every quantile as a point, live across, simulated up. Nothing without matplotlib."""
+def draw(path: Path, kinds: Mapping[str, Sequence[Cell]]) -> None:
+    """Every quantile as a point, live across, simulated up: hollow with the predictor, full with a table. Nothing
+    without matplotlib."""
     if missing() is not None:
         return
     with figure(11.0, 5.8) as made:
         both = made.subplots(1, len(FIGURES))
         for axes, (name, _) in zip(both, FIGURES.items(), strict=True):
-            mine = [one for one in found if one.figure == name and math.isfinite(one.error)]
+            mine = [one for found in kinds.values() for one in found if one.figure == name]
+            mine = [one for one in mine if math.isfinite(one.error)]
             if not mine:
                 raise ConfigError("nothing was measured that could be drawn", param="plots")
             ends = [1e3 * value for one in mine for value in (one.live_s, one.simulated_s)]
@@ -102,9 +112,11 @@ def draw(path: Path, found: Sequence[Cell]) -> None:
                               color=GREY, alpha=0.2, linewidth=0, label=f"±{GOAL:.0%}")  # fmt: skip
             axes.plot([low, high], [low, high], color=GREY, linewidth=1.0)
             for layout, look in looks(list(_LAYOUTS.values())).items():
-                here = [one for one in mine if _LAYOUTS[one.layout] == layout]
-                axes.plot([1e3 * one.live_s for one in here], [1e3 * one.simulated_s for one in here], look.marker,
-                          color=look.colour, label=layout)  # fmt: skip
+                for kind, found in kinds.items():
+                    here = [one for one in found if one.figure == name and _LAYOUTS[one.layout] == layout]
+                    axes.plot([1e3 * one.live_s for one in here], [1e3 * one.simulated_s for one in here], look.marker,
+                              color=look.colour, label=f"{layout}, {kind}",
+                              fillstyle="none" if kind == FITTED else "full")  # fmt: skip
             axes.set_title(f"{name}: P50, P90, P99", loc="left")
             axes.set_xlabel("live, ms")
             axes.set_ylabel("simulated, ms")

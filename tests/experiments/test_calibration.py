@@ -11,7 +11,7 @@ from contracts.request import Slo
 from experiments.bandwidth_sweep.seen import Seen
 from experiments.calibration.compare import Cell, around, cells, point_cells, within
 from experiments.calibration.live import Idle, LivePoint, Overhead, Record, sleeping
-from experiments.calibration.report import draw, write_report
+from experiments.calibration.report import FITTED, SLEEP, TABLE, draw, write_report
 from experiments.calibration.simulated import ROLES, Around, scenario, simulated, slowed
 from experiments.calibration.workload import asked, write_trace
 from scheduling.step_shape import StepShape
@@ -72,13 +72,14 @@ def test_live_and_simulated_quantiles_are_compared_and_told(tmp_path: Path, cost
     assert len(found) == 6
     assert all(abs(one.error) < 0.35 for one in found)
     assert len(said) == 1
-    write_report(tmp_path / "RESULT.md", live, cost, found, found, "python -m this", 12.0)
+    all_kinds = {FITTED: found, TABLE: found, SLEEP: found}
+    write_report(tmp_path / "RESULT.md", live, cost, all_kinds, "python -m this", 12.0)
     text = (tmp_path / "RESULT.md").read_text(encoding="utf-8")
     good, every = within(found)
     assert f"**{good} of {every} quantiles are within 10%**" in text
-    assert text.count("| mixed | 3 |") == 2
+    assert text.count("| mixed | 3 |") == 3
     if missing() is None:
-        draw(tmp_path / "calibration.png", found)
+        draw(tmp_path / "calibration.png", {FITTED: found, TABLE: found})
         assert (tmp_path / "calibration.png").stat().st_size < 200_000
 
 

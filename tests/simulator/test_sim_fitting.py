@@ -13,7 +13,7 @@ from contracts.phase import Role
 from scheduling.step_shape import StepShape
 from simulator.clock import Clock
 from simulator.cost import Fitted, NoisySteps, Table
-from simulator.cost_file import CostFile, encoded, read_cost_file
+from simulator.cost_file import CostFile, Measured, encoded, read_cost_file
 from simulator.fitting import Residuals, fit, residuals, tabulate
 from simulator.run import simulate
 from simulator.scenario import Group
@@ -72,6 +72,31 @@ def test_a_cost_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     path.write_bytes(encoded(content))
     assert read_cost_file(path) == content
     assert msgspec.convert({"role": "mixed", **content.of_group()}, Group).cost == TRUTH
+
+
+def test_the_same_measurements_are_fitted_in_another_way() -> None:
+    measured = tuple(
+        Measured(
+            tokens=shape.tokens,
+            past_chunk=shape.past_chunk,
+            chunk_sq=shape.chunk_sq,
+            decode_context=shape.decode_context,
+            decodes=shape.decodes,
+            past=shape.past,
+            alone_s=(TRUTH.step_s(shape),),
+            crowded_s=(2.0 * TRUTH.step_s(shape),),
+        )
+        for shape in shapes()
+    )
+    bare = CostFile(cost=Fitted(a0=1.0, a1=1.0), residuals=EXACT)
+    assert bare.refitted("table") == bare
+    content = msgspec.structs.replace(bare, measured=measured)
+    fitted, table = content.refitted("fitted"), content.refitted("table")
+    assert isinstance(table.cost, Table)
+    for shape in shapes():
+        assert fitted.cost.step_s(shape) == pytest.approx(TRUTH.step_s(shape), rel=0.01)
+        assert fitted.crowded is not None
+        assert fitted.crowded.step_s(shape) == pytest.approx(2.0 * TRUTH.step_s(shape), rel=0.01)
 
 
 @pytest.mark.parametrize(
