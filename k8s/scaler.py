@@ -58,7 +58,7 @@ class Scaler:
         self._proposal: tuple[ProposeReplicas, float] | None = None
         self._leaving: _Leaving | None = None
         self._sizes: dict[str, tuple[int, float]] = {}
-        self._looked = False
+        self.looked = False
         self._trouble: str | None = None
         self._backoff = Backoff(MAX_BACKOFF_S)
         self._refusal = ""
@@ -83,18 +83,19 @@ class Scaler:
 
     async def _turn(self) -> None:
         if not self._leads():
-            self._leaving, self._proposal, self._looked = None, None, False
+            self._leaving, self._proposal, self.looked = None, None, False
             self._sizes.clear()
             return
-        if not self._looked:  # who has just come to lead does not know when sizes changed last: it waits
+        if not self.looked:  # who has just come to lead does not know when sizes changed last: it waits
             await self._look()
-            self._looked = True
+            self.looked = True
         if self._leaving is not None:
             await self._go_on(self._leaving)
             return
         if self._proposal is None:
             return
-        proposal, told_at = self._proposal
+        taken = self._proposal
+        proposal, told_at = taken
         if time.monotonic() - told_at > self._config.keep_s:
             self._proposal = None
             return
@@ -107,7 +108,8 @@ class Scaler:
                 await self._begin(choice, proposal)
             case Refused():
                 await self._refuse(choice)
-        self._proposal = None
+        if self._proposal is taken:  # not what came while this one was followed
+            self._proposal = None
 
     async def _look(self) -> list[PoolState]:
         """All pools as they are."""
