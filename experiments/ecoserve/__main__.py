@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from experiments.ecoserve.document import Document
+from experiments.ecoserve.document import Document, command
 from experiments.ecoserve.mitosis import mitosis
 from experiments.ecoserve.notes import NOTES
 from experiments.ecoserve.parts import CELLS, PARTS, goodput
@@ -45,8 +45,8 @@ def main() -> None:
     if arguments.quick:
         budget = Budget(store=arguments.store, steps=QUICK_STEPS, refine=False, duration=0.5)
         cells = CELLS[2:3]
-    command = " ".join(["python -m experiments.ecoserve", *sys.argv[1:]])
-    document = Document(arguments.out / "RESULT.md", "EcoServe's evaluation, simulated with our cores", command)
+    told = command("experiments.ecoserve", sys.argv[1:])
+    document = Document(arguments.out / "RESULT.md", "EcoServe's evaluation, simulated with our cores", told)
     document.section("What was done", NOTES)
     for name in arguments.parts:
         document.plan(name, f"part `{name}`")

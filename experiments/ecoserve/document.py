@@ -6,7 +6,11 @@ import datetime
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+
+_FILES = frozenset({"--store", "--out"})
 
 
 class Document:
@@ -53,6 +57,14 @@ class Document:
         fresh = self._path.with_suffix(".new")
         fresh.write_text("\n".join(lines))
         fresh.replace(self._path)
+
+
+def command(module: str, words: Sequence[str]) -> str:
+    """How to run it again, without the names of files."""
+    kept = [
+        word for before, word in pairwise(["", *words]) if before not in _FILES and word.split("=")[0] not in _FILES
+    ]
+    return " ".join(["python -m", module, *kept])
 
 
 def stamp() -> str:

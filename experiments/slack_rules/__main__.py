@@ -12,9 +12,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.ecoserve.document import Document
+from experiments.ecoserve.document import Document, command
 from experiments.slack_rules import choice
 from experiments.slack_rules.loads import LOADS, REPLICAS, VARIANTS, WHOLE, Load, cases
+from experiments.slack_rules.reading import READING
 from scheduling.config import ReplicaCoreConfig
 from simulator.grid import Row, Value, failed, run_grid
 from simulator.report import Report
@@ -34,9 +35,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE, help="where RESULT.md goes")
     arguments = parser.parse_args()
     variants, loads, shortened = (("min", "max"), LOADS[:1], 0.2) if arguments.quick else (VARIANTS, LOADS, 1.0)
-    document = Document(
-        arguments.out / "RESULT.md", "Slack rules", " ".join(["python -m experiments.slack_rules", *sys.argv[1:]])
-    )
+    document = Document(arguments.out / "RESULT.md", "Slack rules", command("experiments.slack_rules", sys.argv[1:]))
     document.section("What was done", *_told(arguments.seeds))
     document.section(TABLE, *_head(loads))
     for variant in variants:
@@ -51,6 +50,8 @@ def main() -> None:
             document.section(TABLE, f"`{variant}` under {row['load']}: {row.error}")
         document.replace(JUDGED, *_judged(rows))
         document.done(variant)
+    if not arguments.quick:
+        document.section("What it says", READING)
 
 
 def overdraft(report: Report) -> dict[str, Value]:
@@ -61,16 +62,16 @@ def overdraft(report: Report) -> dict[str, Value]:
 def _told(seeds: int) -> list[str]:
     return [
         f"CodeLlama2-34B on {REPLICAS} alternating replicas of L20 (roofline, TP4, 3 % noise), Poisson arrivals, "
-        f"{seeds} seeds, each load at about the rate where `min` holds nine of ten. A rule is cut at its allowance "
-        "(in-window chunking), or `whole`: a prompt is begun only if there is slack for all of it.",
+        f"{seeds} seeds, each load near the knee of `min` (rates chosen by trying that rule alone). A rule is cut at its "
+        "allowance (in-window chunking), or `whole`: a prompt is begun only if there is slack for all of it.",
     ]
 
 
 def _head(loads: Sequence[Load]) -> list[str]:
-    names = " | ".join(load.name for load in loads)
+    names = " | ".join(f"{load.name}, {load.rate:g} req/s" for load in loads)
     return [
-        "Percent within both targets by the usual clock / by EcoServe's (at each rate). Overdraft: seconds in which "
-        "streams were held up beyond their slack, in all runs.",
+        "Percent within both targets by the usual clock / by EcoServe's. Overdraft: seconds in which streams were held "
+        "up beyond their slack, in all runs.",
         "",
         f"| rule | {names} | longest gap P99 | overdraft |",
         "| --- | " + "---: | " * (len(loads) + 2),
@@ -81,8 +82,7 @@ def _line(variant: str, rows: Sequence[Row], loads: Sequence[Load]) -> str:
     cells = []
     for load in loads:
         own = [row for row in rows if row["load"] == load.name]
-        parts = sorted({row.number("part") for row in own})
-        cells.append("; ".join(_both([row for row in own if row.number("part") == part]) for part in parts) or "-")
+        cells.append(_both(own) if own else "-")
     gap_s = max((row.number("longest_gap_s.p99") for row in rows), default=0.0)
     beyond_s = sum(row.number("overdraft_s") for row in rows)
     return f"| `{variant}` | {' | '.join(cells)} | {gap_s:.2f} s | {beyond_s:.1f} s |"

@@ -63,7 +63,7 @@ def choose(judged: Sequence[Judged], default: str) -> str:
 
 
 def _by_run(rows: Sequence[Row]) -> dict[Key, float]:
-    return {(str(row["load"]), row.number("part"), row.number("seed")): figure(row) for row in rows}
+    return {(str(row["load"]), row.number("rate"), row.number("seed")): figure(row) for row in rows}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -6,7 +6,7 @@ import msgspec
 
 from contracts.request import Slo
 from experiments.ecoserve.capacity import carried
-from experiments.ecoserve.setups import Setup, setup
+from experiments.ecoserve.setups import Data, Setup, setup
 from experiments.ecoserve.systems import scenario
 from simulator.goodput import at_rate
 from simulator.grid import Case
@@ -52,14 +52,23 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         """In words."""
         return f"{self.data}, {self.slo.ttft_s:g} s, {self.slo.tpot_s * 1e3:g} ms"
 
+    @property
+    def scaled(self) -> Data:
+        """Lengths and targets."""
+        return msgspec.structs.replace(self.setup.load, slo=self.slo)
+
+    @property
+    def rate(self) -> float:
+        """Requests per second of the whole fleet."""
+        return round(KNEES[self.data, self.scale] * carried(self.setup, self.scaled), 2)
+
 
 LOADS = tuple(Load(data=data, scale=scale) for data in DURATIONS_S for scale in SCALES)
 
 
 def cases(variant: str, load: Load, seeds: int, shortened: float = 1.0) -> list[Case]:
-    """Every rate with every seed. Attainment is that of requests that came after a third of the time."""
-    data = msgspec.structs.replace(load.setup.load, slo=load.slo)
-    base = scenario(load.setup, variant.removesuffix(WHOLE), data=data)
+    """Every seed. Attainment is that of requests that came after a third of the time."""
+    base = scenario(load.setup, variant.removesuffix(WHOLE), data=load.scaled)
     if variant.endswith(WHOLE):
         base = msgspec.structs.replace(
             base,
@@ -68,12 +77,11 @@ def cases(variant: str, load: Load, seeds: int, shortened: float = 1.0) -> list[
         )
     duration_s = DURATIONS_S[load.data] * shortened
     base = msgspec.structs.replace(base, duration_s=duration_s, warmup_s=1.0 + duration_s / 3)
-    estimate = carried(load.setup, data)
+    base = at_rate(base, load.rate)
     return [
         Case(
-            {"rule": variant, "load": load.name, "rate": round(part * estimate, 2), "part": part, "seed": seed},
-            msgspec.structs.replace(at_rate(base, round(part * estimate, 2)), seed=seed),
+            {"rule": variant, "load": load.name, "rate": load.rate, "seed": seed},
+            msgspec.structs.replace(base, seed=seed),
         )
-        for part in (KNEES[load.data, load.scale],)
         for seed in range(seeds)
     ]

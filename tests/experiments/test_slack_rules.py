@@ -16,7 +16,7 @@ def _rows(values: dict[str, tuple[float, float]]) -> list[Row]:
     return [
         Row(
             key=f"{load}-{seed}",
-            labels={"load": load, "part": 0.95, "seed": seed},
+            labels={"load": load, "rate": 9.5, "seed": seed},
             figures={"usual.attained": share, "ecoserve.attained": share},
         )
         for load, shares in values.items()
