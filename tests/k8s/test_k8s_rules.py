@@ -75,7 +75,7 @@ def lease(holder: str | None, renewed: str = "x", seconds: int | None = 10, tran
 
 
 def test_a_lease_of_another_counts_from_when_it_was_seen_to_change_by_our_clock() -> None:
-    """K8S-LEASE: whatever time the other wrote, years ahead or behind."""
+    """Whatever time the other wrote, years ahead or behind."""
     view = LeaseView("me", duration_s=15.0)
     assert not view.may_take(lease("other", "2099-01-01T00:00:00.000000Z"), 100.0)
     assert not view.may_take(lease("other", "2099-01-01T00:00:00.000000Z"), 114.9)
@@ -157,7 +157,7 @@ def test_nothing_is_changed_during_the_cooldown_or_while_an_earlier_change_is_un
 
 
 def test_what_an_autoscaler_claims_is_left_alone_and_that_is_said_loudly() -> None:
-    """K8S-HPA: two that scale one workload undo each other for ever."""
+    """Two that scale one workload undo each other for ever."""
     body = {"metadata": {"name": "h"}, "spec": {"scaleTargetRef": {"kind": "StatefulSet", "name": "p"}}}
     assert claims([msgspec.convert(body, Autoscaler)]) == {("StatefulSet", "p"): "h"}
     refused = choose(MORE, [pool(claimed_by="h", max_replicas=2)], {}, SCALING, 0.0)

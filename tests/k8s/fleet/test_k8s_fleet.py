@@ -63,7 +63,7 @@ SECRET = {"secret": "the secret of this fleet", "host": "$(POD_IP)"}
 
 @pytest.mark.slow
 async def test_a_rolling_update_pairs_no_version_with_the_other_and_drops_nothing(world: Any) -> None:
-    """K8S-ROLL: the new version has other KV blocks, so another fingerprint; its replicas are called so here."""
+    """The new version has other KV blocks, so another fingerprint; its replicas are called so here."""
     for role in ("prefill", "decode"):
         world.deploy(role, 2, world.template(role, "$(POD_NAME).v1", transfer=SECRET))
     router = await world.start_router("cluster.layout=disaggregated", "cluster.on_unavailable=colocate")
