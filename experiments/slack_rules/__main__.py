@@ -62,8 +62,8 @@ def overdraft(report: Report) -> dict[str, Value]:
 def _told(seeds: int) -> list[str]:
     return [
         f"CodeLlama2-34B on {REPLICAS} alternating replicas of L20 (roofline, TP4, 3 % noise), Poisson arrivals, "
-        f"{seeds} seeds, each load near the knee of `min` (rates chosen by trying that rule alone). A rule is cut at its "
-        "allowance (in-window chunking), or `whole`: a prompt is begun only if there is slack for all of it.",
+        f"{seeds} seeds, each load near the knee of `min` (rates chosen by trying that rule alone). A rule is cut at "
+        "its allowance (in-window chunking), or `whole`: a prompt is begun only if there is slack for all of it.",
     ]
 
 
