@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -68,15 +69,30 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def read_trace(path: Path) -> list[TraceRow]:
-    """All requests of a file, in order of time. Raises `ConfigError`."""
+    """All requests of a file, in order of time. The last few files are kept, so that a grid reads each once. Raises
+    `ConfigError`."""
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise ConfigError(f"trace {path}: {error.strerror}", param="trace.path") from error
+    return list(_read(path, state.st_mtime_ns, state.st_size))
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, mtime_ns: int, size: int) -> tuple[TraceRow, ...]:
+    """A file as it was then."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(_mooncake(path, file) if path.suffix == ".jsonl" else _azure(path, file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"trace {path}: {error}", param="trace.path") from error
+    except OSError as error:
+        raise ConfigError(f"trace {path}: {error.strerror}", param="trace.path") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"trace {path} cannot be read: {error}", param="trace.path") from error
     if not rows:
         raise ConfigError(f"trace {path} holds no request", param="trace.path")
-    return sorted(rows, key=lambda row: row.at_s)
+    rows.sort(key=lambda row: row.at_s)
+    begin_s = rows[0].at_s
+    return tuple(msgspec.structs.replace(row, at_s=row.at_s - begin_s) if begin_s else row for row in rows)
 
 
 def _azure(path: Path, file: Iterable[str]) -> Iterator[TraceRow]:
@@ -89,10 +105,10 @@ def _azure(path: Path, file: Iterable[str]) -> Iterator[TraceRow]:
         try:
             at = datetime.fromisoformat(row["TIMESTAMP"][:26])
             first = first or at
-            prompt_tokens, output_tokens = int(row["ContextTokens"]), int(row["GeneratedTokens"])
+            found = _row((at - first).total_seconds(), int(row["ContextTokens"]), int(row["GeneratedTokens"]), ())
         except (ValueError, TypeError) as error:
             raise ConfigError(f"trace {path}, line {number}: {error}", param="trace.path") from error
-        yield TraceRow((at - first).total_seconds(), max(1, prompt_tokens), max(1, output_tokens))
+        yield found
 
 
 def _mooncake(path: Path, file: Iterable[str]) -> Iterator[TraceRow]:
@@ -102,10 +118,19 @@ def _mooncake(path: Path, file: Iterable[str]) -> Iterator[TraceRow]:
             row = json.loads(line)
             at_s = float(row["timestamp"]) / 1e3
             first = at_s if first is None else first
-            prompt_tokens, output_tokens = int(row["input_length"]), int(row["output_length"])
             hash_ids = tuple(int(name) for name in row.get("hash_ids", ()))
+            found = _row(at_s - first, int(row["input_length"]), int(row["output_length"]), hash_ids)
         except KeyError as error:
             raise ConfigError(f"trace {path}, line {number} has no {error}", param="trace.path") from error
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
             raise ConfigError(f"trace {path}, line {number}: {error}", param="trace.path") from error
-        yield TraceRow(at_s - first, max(1, prompt_tokens), max(1, output_tokens), hash_ids)
+        yield found
+
+
+def _row(at_s: float, prompt_tokens: int, output_tokens: int, hash_ids: tuple[int, ...]) -> TraceRow:
+    """One request; an empty prompt or answer counts as one token. Raises `ValueError` for what cannot be."""
+    if not math.isfinite(at_s):
+        raise ValueError("the time of arrival is not a number")
+    if prompt_tokens < 0 or output_tokens < 0:
+        raise ValueError("the number of tokens is negative")
+    return TraceRow(at_s, max(1, prompt_tokens), max(1, output_tokens), hash_ids)

@@ -23,6 +23,8 @@ from simulator.statistics import EXACT, Sketch, jain_index
 from simulator.traces import Trace, read_trace
 from simulator.workload import SharedPrefixes, Workload, draw
 
+HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
 
 @pytest.mark.parametrize("cv", [0.0, 0.5, 1.0, 2.0])
 def test_gaps_have_the_mean_and_the_spread_asked_for(cv: float) -> None:
@@ -104,6 +106,14 @@ def test_a_mooncake_trace_shares_what_its_hashes_share(tmp_path: Path) -> None:
     assert first.shares_prefix
 
 
+def test_a_trace_out_of_order_begins_with_its_earliest_request(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(HEAD + "2023-11-16 18:00:09,9,2\n2023-11-16 18:00:04,8,2\n")
+    assert [(row.at_s, row.prompt_tokens) for row in read_trace(path)] == [(0.0, 8), (5.0, 9)]
+    path.write_text(HEAD + "2023-11-16 18:00:09,7,2\n")
+    assert [row.prompt_tokens for row in read_trace(path)] == [7], "a file that changed is read again"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
@@ -113,6 +123,19 @@ def test_a_mooncake_trace_shares_what_its_hashes_share(tmp_path: Path) -> None:
         ("t.jsonl", '{"timestamp": 0, "input_length": 1}\n', "line 1 has no 'output_length'"),
         ("t.jsonl", "[]\n", "line 1"),
         ("t.jsonl", "{\n", "line 1"),
+        (
+            "z.csv",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00,-9,2\n",
+            "line 2: the number of tokens is negative",
+        ),
+        (
+            "z.csv",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00,9,2\n2023-11-16 18:00:00+00:00,9,2\n",
+            "line 3",
+        ),
+        ("z.csv", HEAD + "9" * 200_000 + ",9,2\n", "cannot be read"),
+        ("z.jsonl", '{"timestamp": NaN, "input_length": 1, "output_length": 1}\n', "line 1"),
+        ("z.jsonl", '{"timestamp": 0, "input_length": Infinity, "output_length": 1}\n', "line 1"),
     ],
 )
 def test_a_wrong_trace_is_named_with_its_line(tmp_path: Path, name: str, text: str, says: str) -> None:
