@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 from importlib.metadata import version
 
@@ -47,6 +48,11 @@ def main(argv: list[str] | None = None) -> int:
     command = importlib.import_module(f"cli.{words[0]}")
     try:
         code: int = command.run(words[1:])
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        print(f"phaseserve {words[0]}: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be printed has no reader
+        return EXIT_FAILED
     except (ConfigError, ModelError) as error:
         print(f"phaseserve {words[0]}: {error.message}", file=sys.stderr)
         return EXIT_REFUSED

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +83,17 @@ def test_the_phases_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(words) == 0
     assert target.read_bytes().startswith(b"\x89PNG")
     assert "attained" in capsys.readouterr().out
+
+
+def test_a_reader_who_leaves_early_gets_no_traceback() -> None:
+    here, there = os.pipe()
+    os.close(here)
+    try:
+        argv = [sys.executable, "-P", "-m", "cli", "simulate", "--duration", "1"]
+        ended = subprocess.run(argv, stdout=there, stderr=subprocess.PIPE, text=True, timeout=60.0, check=False)
+    finally:
+        os.close(there)
+    assert (ended.returncode, ended.stderr) == (1, "phaseserve simulate: Broken pipe\n")
 
 
 @pytest.mark.parametrize(
