@@ -21,20 +21,15 @@ def granted(documents: list[dict[str, Any]]) -> frozenset[Access]:
     return frozenset(Access(*triple) for triple in found)
 
 
-def kinds_of(accesses: frozenset[Access], kind: str) -> frozenset[Access]:
-    return frozenset(one for one in accesses if not one.resource.startswith(kind))
-
-
 def test_the_router_may_do_what_it_does_and_nothing_else(charted: Any) -> None:
     plain = granted(charted.documents({"kubernetes": {"labelRoles": False}}))
     assert plain == needed_for(Feature.DISCOVERY, Feature.ELECTION)
     roles = granted(charted.documents())
     assert roles == needed_for(Feature.DISCOVERY, Feature.ELECTION, Feature.ROLES)
-    planner = {"scaling": {"by": "planner"}}
-    both = {"pools": {"alternating": planner, "mixed": {"kind": "Deployment", **planner}}}
-    assert granted(charted.documents(both)) == frozenset(NEEDED)
-    sets_only = granted(charted.documents({"pools": {"alternating": planner}}))
-    assert sets_only == kinds_of(frozenset(NEEDED), "deployments")
+    for kind, other in (("StatefulSet", "deployments"), ("Deployment", "statefulsets")):
+        planner = {"pools": {"alternating": {"kind": kind, "scaling": {"by": "planner"}}}}
+        wanted = frozenset(one for one in NEEDED if not one.resource.startswith(other))
+        assert granted(charted.documents(planner)) == wanted
 
 
 def test_scales_and_the_lease_are_named(charted: Any) -> None:

@@ -234,6 +234,7 @@ def test_values_are_few() -> None:
             ("pools.alternating.scaling", "both 0"),
         ),
         ({"replica": {"scaling": {"by": "keda", "min": 5, "max": 2}}}, ("scaling.min", "scaling.max")),
+        ({"pools": {"mixed": {"scaling": {"by": "planner"}}}}, ("pools.mixed: scaling.by planner",)),
         ({"replica": {"ports": {"data": 7000}}}, ("pools.alternating: ports",)),
         ({"settings": {"cluster": {"layout": "disaggregated"}}}, ("settings.cluster.layout", "pools.")),
         ({"router": {"autoscaling": {"enabled": True, "min": 5, "max": 2}}}, ("router.autoscaling.min",)),
