@@ -114,3 +114,15 @@ def test_helm_3_renders_the_same(
     assert "replcas" in said
     done = charted_3.run("lint", "--strict", str(CHART))
     assert done.returncode == 0, done.stdout
+
+
+def test_notes_tell_how_to_send_the_first_request(charted: Any, tmp_path: Path) -> None:
+    file = tmp_path / "values.json"
+    model = {"name": "/models/llama-3.1-8b", "source": "pvc"}
+    file.write_text(json.dumps({"model": model, "router": {"service": {"port": 8080}}}))
+    words = ["install", "chat", str(CHART), "--dry-run=client", "--namespace", "serving", "-f", str(file)]
+    done = charted.run(*words)
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.split("NOTES:")[1]
+    for told in ("port-forward service/chat-router 8000:8080", '"model": "llama-3.1-8b"', "-n serving", "chat-secrets"):
+        assert told in notes
