@@ -146,9 +146,9 @@ def _expected_schema() -> dict[str, Any]:
 
 
 def test_the_values_schema_knows_every_setting() -> None:
-    """Run with PHASESERVE_REFRESH=1 to write it anew from the configs."""
+    """`make manifests` writes it anew from the configs."""
     expected = json.dumps(_expected_schema(), indent=1) + "\n"
     file = CHART / "values.schema.json"
     if os.environ.get("PHASESERVE_REFRESH"):
         file.write_text(expected)
-    assert file.read_text() == expected, "the settings changed: run this test with PHASESERVE_REFRESH=1"
+    assert file.read_text() == expected, "the settings changed: run `make manifests`"

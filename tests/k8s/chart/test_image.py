@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,6 +41,30 @@ def test_no_version_of_the_interpreter_is_promised_that_the_project_refuses() ->
     required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     assert required == ">=3.11"
     assert "ARG BASE=python:3.11-slim" in DOCKERFILE
+
+
+@pytest.mark.slow
+def test_the_build_context_makes_a_whole_package(tmp_path: Path) -> None:
+    """What .dockerignore lets through is enough for `pip install .`, data files of the rooms included."""
+    ignored = shutil.ignore_patterns("__pycache__", "*.png", "manifests", "values", "chart")
+    for line in (ROOT / "k8s" / "Dockerfile.dockerignore").read_text().split():
+        if line.startswith("!"):
+            source, target = ROOT / line[1:], tmp_path / "context" / line[1:]
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=ignored)
+            else:
+                target.parent.mkdir(exist_ok=True)
+                shutil.copy(source, target)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-q", "--no-deps", "-w", str(tmp_path)]
+    done = subprocess.run([*pip, str(tmp_path / "context")], check=False, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    rooms = {name.split("/")[0] for name in packed if name.endswith("/__init__.py")}
+    wanted = {name for name in tracked if name.split("/")[0] in rooms and name.endswith((".py", ".toml", ".cpp", ".h"))}
+    assert len(rooms) == 12
+    assert not wanted - packed
 
 
 @pytest.mark.slow
