@@ -237,7 +237,10 @@ class ClusterCore:
             return
         place.counts["ended"] += 1
         if event.outcome.finish in {"stop", "length"}:
-            self.planner.ended(event.outcome.output_tokens / max(1, record.asked.num_sequences), place.now)
+            asked = record.asked
+            self.planner.ended(
+                asked.prompt_tokens, event.outcome.output_tokens / max(1, asked.num_sequences), place.now
+            )
         place.learn(record, event.outcome)
         place.forget(record, "ended")
 

@@ -13,6 +13,10 @@ from scheduling.fleet_capacity import RoleRates
 FINE = 256
 """Up to so many replicas every size of the pools is looked at; in larger fleets multiples of a step."""
 
+SIDE_BY_SIDE = 0.85
+"""Of what pools and whole-serving replicas carry each for itself a fleet of both carries less: requests are dealt out
+one by one, and one kind is full while the other is not."""
+
 
 class Mix(msgspec.Struct, frozen=True, kw_only=True):
     """How many replicas have each role."""
@@ -52,9 +56,11 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def carried(mix: Mix, rates: RoleRates) -> float:
-    """Requests per second that a mix sustains: pools at the rate of the slower one, the rest added."""
+    """Requests per second that a mix sustains: pools at the rate of the slower one, the rest added, of both together
+    `SIDE_BY_SIDE`."""
     pools = min(mix.prefill * rates.prefill, mix.decode * rates.decode)
-    return mix.alternating * rates.alternating + mix.mixed * rates.mixed + pools
+    whole = mix.alternating * rates.alternating + mix.mixed * rates.mixed
+    return SIDE_BY_SIDE * (whole + pools) if whole > 0.0 and pools > 0.0 else whole + pools
 
 
 def best_mix(present: Mix, rates: RoleRates, bounds: Bounds) -> Mix:

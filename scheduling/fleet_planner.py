@@ -62,10 +62,10 @@ class FleetPlanner:
         if self._config.planner.enabled:
             self._estimate.arrived(asked, now)
 
-    def ended(self, output_tokens: float, now: float) -> None:
+    def ended(self, prompt_tokens: int, output_tokens: float, now: float) -> None:
         """A sequence ended by itself."""
         if self._config.planner.enabled:
-            self._estimate.ended(output_tokens, now)
+            self._estimate.ended(prompt_tokens, output_tokens, now)
 
     def time_passed(self, now: float) -> list[ClusterAction]:
         """Evaluate when it is due, and make the next change towards the goal when that is."""
@@ -116,6 +116,7 @@ class FleetPlanner:
             or (demand.rate > config.near_limit * now_carried and then_carried >= config.any_gain * now_carried)
         )
         held = self._reached_at is not None and now < self._reached_at + config.hold_s
+        held = held and demand.rate < config.drastic * now_carried  # a link that fell does not wait
         unsure = self._estimate.is_young(now) and then_carried < config.drastic * now_carried
         if not wanted or held or unsure:
             self._found = (None, 0)

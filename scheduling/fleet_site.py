@@ -16,6 +16,9 @@ from scheduling.link_math import cautious_rate
 LOOKED_AT = 2048
 """How many links the median is taken of at most: there are as many as pairs of replicas."""
 
+FRESH_S = 5.0
+"""Links measured within so many seconds speak for all: when the network changes, the idle ones know last."""
+
 
 def site_of(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCoreConfig, now: float) -> Site | None:
     """The averages over these replicas, or None when there are none."""
@@ -50,14 +53,14 @@ def mean_cost(costs: Sequence[StepCost]) -> StepCost:
 
 
 def link_rate(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCoreConfig, now: float) -> float | None:
-    """The median of what links between these replicas can be counted on for, in bytes/s; what the configuration says of
-    links never measured when none was; None when no two of them could hand over: no pools are built where not one link
-    is up, though those that are there may still be connecting."""
+    """The median of what links between these replicas can be counted on for, in bytes/s, of the fresh ones if any are;
+    what the configuration says of links never measured when none was; None when no two of them could hand over: no
+    pools are built where not one link is up, though those that are there may still be connecting."""
     able = sum(bool(record.identity.data_endpoints) for record in members)
     if able < 2:
         return None
     pools = {record.view.role for record in members} >= POOLS
-    up, rates = pools, []
+    up, rates, fresh = pools, [], []
     each = max(1, LOOKED_AT // len(members))
     for index, record in enumerate(members):
         for link in _some(record.view.links, index * each, each):
@@ -68,8 +71,10 @@ def link_rate(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCor
                 rate = cautious_rate(link, age_s, config.link_caution, config.link_spread_per_s)
                 if rate is not None:
                     rates.append(rate)
+                    if age_s <= FRESH_S:
+                        fresh.append(rate)
     if rates:
-        return median(rates)
+        return median(fresh or rates)
     return config.link_unmeasured_bytes_per_s if up else None
 
 

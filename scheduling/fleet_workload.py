@@ -6,11 +6,19 @@ import msgspec
 
 from contracts.cluster_io import ClientRequestArrived
 from contracts.request import Slo
+from scheduling.output_lengths import OutputLengths
+from scheduling.recent_arrivals import RecentArrivals, agree
 from scheduling.window_mean import WindowMean
 
 PRIOR_OUTPUT_TOKENS = 64.0
 MOST_SURPRISE = 4.0
 """What runs is believed up to so many times the output that was seen to end: after a burst there are few arrivals."""
+LEAST_SURPRISE = 1.5
+"""What runs is not counted where it is only a little more than what is known to follow such prompts: it is noise."""
+STEADY = 4.0
+"""How many windows a load without change is averaged over."""
+SURPRISING = 2.5
+"""Standard errors by which the last window must differ from the longer one to be believed instead."""
 LONG_PROMPT = 2.0
 """A long prompt, as it is planned for, in means: about the 90th percentile of the exponential-like mixes seen."""
 
@@ -28,16 +36,18 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DemandEstimate:
-    """Takes arrivals and ends; `now` never goes back. Output lengths are remembered four times as long as arrivals,
-    because long outputs end late."""
+    """Takes arrivals and ends; `now` never goes back.
+
+    Two windows: what the last `window_s` seconds say is used when it contradicts what `STEADY` times as many say, else
+    the longer one, which is less noise. Ended outputs are remembered four times as long as arrivals, because long
+    outputs end late, and by the kind of prompt for good.
+    """
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
-        self._prompts = WindowMean(window_s)
-        self._squares = WindowMean(window_s)
-        self._cached = WindowMean(window_s)
-        self._ttft = WindowMean(window_s)
-        self._tpot = WindowMean(window_s)
+        self._short = RecentArrivals(window_s)
+        self._long = RecentArrivals(STEADY * window_s)
+        self._lengths = OutputLengths()
         self._outputs = WindowMean(4 * window_s)
         self._fresh_outputs = WindowMean(window_s)
         self._began_at: float | None = None
@@ -50,18 +60,18 @@ class DemandEstimate:
         """A request came."""
         if self._began_at is None:
             self._began_at = now
-        num = float(asked.num_sequences)
-        self._prompts.add(now, asked.prompt_tokens, num)
-        self._squares.add(now, float(asked.prompt_tokens) ** 2, num)
-        self._ttft.add(now, asked.slo.ttft_s, num)
-        self._tpot.add(now, asked.slo.tpot_s, num)
+        expected = self._lengths.arrived(asked.prompt_tokens, float(asked.num_sequences))
+        for window in (self._short, self._long):
+            window.arrived(asked, expected, now)
 
     def placed(self, cached_tokens: int, now: float) -> None:
         """So many tokens of a prompt were expected in the cache where it was placed."""
-        self._cached.add(now, cached_tokens)
+        for window in (self._short, self._long):
+            window.placed(cached_tokens, now)
 
-    def ended(self, output_tokens: float, now: float) -> None:
+    def ended(self, prompt_tokens: int, output_tokens: float, now: float) -> None:
         """A sequence ended by itself after so many tokens."""
+        self._lengths.ended(prompt_tokens, output_tokens)
         self._outputs.add(now, output_tokens)
         self._fresh_outputs.add(now, output_tokens)
 
@@ -69,23 +79,32 @@ class DemandEstimate:
         """The demand, or None when nothing arrived within the window.
 
         `running` streams that each wait `decode_step_s` for a token tell (Little's law) how many tokens an arrival
-        brings before those that are long have ended: when they are more than the ended ones had, they count.
+        brings before those that are long have ended: when they are more than the ended ones had, they count. After a
+        change of the mix they are those of the old one, so what such prompts brought before counts instead.
         """
-        sequences, prompt = self._prompts.weight(now), self._prompts.mean(now)
-        if prompt is None or self._began_at is None:
+        if self._short.prompt(now) is None or self._began_at is None:
             return None
-        rate = sequences / min(self._window_s, max(1.0, now - self._began_at))
-        cached = min(prompt - 1.0, self._cached.mean(now) or 0.0)
-        spread = max(0.0, (self._squares.mean(now) or 0.0) - prompt * prompt) ** 0.5
-        computed = prompt - cached
+        since_s = max(1.0, now - self._began_at)
+        long_s = min(self._long.window_s, since_s)
+        steady = agree(self._short, self._long, long_s, now, SURPRISING)
+        window = self._long if steady else self._short
+        prompt, spread = window.prompt(now) or 1.0, window.spread(now)
+        rate = window.count(now) / min(window.window_s, since_s)
+        computed = prompt - min(prompt - 1.0, window.cached(now))
         ended = self._fresh_outputs.mean(now) or self._outputs.mean(now) or PRIOR_OUTPUT_TOKENS
         decoding = max(0.1, 1.0 - rate * computed * prefill_s_per_token)
         from_running = running * decoding / (rate * decode_step_s) if decode_step_s > 0.0 else 0.0
+        expected, known = window.expected_output(now)
+        seen = max(ended, min(from_running, MOST_SURPRISE * ended))
+        output = known * expected + (1.0 - known) * seen
+        if steady and from_running > LEAST_SURPRISE * output:
+            output = min(from_running, MOST_SURPRISE * ended)
+        ttft_s, tpot_s = window.targets(now, Slo().ttft_s, Slo().tpot_s)
         return Demand(
             rate=rate,
             prompt_tokens=computed,
             long_prompt_tokens=min(LONG_PROMPT * computed, computed + 1.3 * spread),
             sent_tokens=prompt,
-            output_tokens=max(1.0, ended, min(from_running, MOST_SURPRISE * ended)),
-            slo=Slo(ttft_s=self._ttft.mean(now) or Slo().ttft_s, tpot_s=self._tpot.mean(now) or Slo().tpot_s),
+            output_tokens=max(1.0, output),
+            slo=Slo(ttft_s=ttft_s, tpot_s=tpot_s),
         )

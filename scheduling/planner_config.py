@@ -26,7 +26,7 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     confirm: int = 2
     change_every_s: float = 1.0
     hold_s: float = 10.0
-    comfort: float = 0.7
+    comfort: float = 0.8
     near_limit: float = 0.9
     any_gain: float = 1.1
     drastic: float = 2.0

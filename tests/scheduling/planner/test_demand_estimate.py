@@ -22,7 +22,7 @@ def steady(estimate: DemandEstimate, cluster: Any, until_s: float, per_s: float 
     for index in range(int(until_s * per_s)):
         now = index / per_s
         estimate.arrived(cluster.arrived(f"r{index}", prompt_tokens=100), now)
-        estimate.ended(50.0, now)
+        estimate.ended(100, 50.0, now)
 
 
 def test_nothing_asked_for_is_no_demand(estimate: DemandEstimate, cluster: Any) -> None:
@@ -51,9 +51,12 @@ def test_a_steady_rate_is_found(estimate: DemandEstimate, cluster: Any) -> None:
 
 def test_long_streams_count_before_they_end(estimate: DemandEstimate, cluster: Any) -> None:
     steady(estimate, cluster, 60.0)
-    found = estimate.at(60.0, 5, 0.01, 0.001)  # 5 streams at 10 ms: 500 tokens/s for 4 requests/s, 60 % of the time
+    found = estimate.at(60.0, 10, 0.01, 0.001)  # 10 streams at 10 ms: 1000 tokens/s for 4 requests/s, 60 % of the time
     assert found is not None
-    assert found.output_tokens == pytest.approx(0.6 * 500 / 4, rel=0.2)
+    assert found.output_tokens == pytest.approx(0.6 * 1000 / 4, rel=0.2)
+    little = estimate.at(60.0, 4, 0.01, 0.001)
+    assert little is not None
+    assert little.output_tokens == 50.0
 
 
 def test_a_burst_that_still_runs_is_believed_only_so_far(estimate: DemandEstimate, cluster: Any) -> None:

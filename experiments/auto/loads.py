@@ -1,0 +1,130 @@
+"""What is asked of the fleet: four recorded traces, and three loads that change while they run."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from pathlib import Path
+
+import msgspec
+
+from contracts.request import Slo
+from experiments.crossover.sites import place
+from scheduling.fleet_workload import LONG_PROMPT, Demand
+from simulator.changes import Change, SetLink
+from simulator.deployment import Deployment
+from simulator.traces import Trace, TraceRow
+
+GBIT = 1e9 / 8.0
+MOST_PROMPT = 28_000
+"""Longer prompts of a trace are cut: the model's context is 32,768 tokens."""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a trace, served by one model on one hardware within `slo`; what happens to the links meanwhile."""
+
+    name: str
+    trace: Trace
+    model: str
+    hardware: str
+    slo: Slo
+    changes: tuple[Change, ...] = ()
+    prefix_cache: bool = False
+
+    @property
+    def deployment(self) -> Deployment:
+        """One replica."""
+        there = place(self.model, self.hardware).deployment
+        assert there is not None
+        return there
+
+    @property
+    def demand(self) -> Demand:
+        """As the planner's closed forms want it; what is cached of prompts left out of account."""
+        rows = list(self.trace.rows())
+        prompts = [float(min(row.prompt_tokens, MOST_PROMPT)) for row in rows]
+        mean, spread = statistics.fmean(prompts), statistics.pstdev(prompts)
+        return Demand(
+            rate=1.0,
+            prompt_tokens=mean,
+            long_prompt_tokens=min(LONG_PROMPT * mean, mean + 1.3 * spread),
+            sent_tokens=mean,
+            output_tokens=statistics.fmean(row.output_tokens for row in rows),
+            slo=self.slo,
+        )
+
+
+TIGHT, USUAL, LONG = Slo(ttft_s=2.0, tpot_s=0.05), Slo(ttft_s=5.0, tpot_s=0.1), Slo(ttft_s=15.0, tpot_s=0.1)
+
+
+def recorded(traces: Path, requests: int) -> list[Load]:
+    """One load of each file. Targets are EcoServe's (OSDI'26) for chat and for long prompts, one of them tightened."""
+    there = (
+        ("azure_llm_2023_conv.csv", "codellama2-34b", "l20", TIGHT, requests),
+        ("azure_llm_2023_code.csv", "codellama2-34b", "l20", USUAL, requests),
+        ("mooncake_conversation.jsonl", "qwen2-72b", "a800", LONG, requests * 3 // 4),
+        ("mooncake_synthetic.jsonl", "qwen2-72b", "h100", LONG, requests * 3 // 4),
+    )
+    return [
+        Load(
+            name=Path(file).stem,
+            trace=Trace(path=str(traces / file), skip=1000, most=most),
+            model=model,
+            hardware=hardware,
+            slo=slo,
+            prefix_cache=file.endswith(".jsonl"),
+        )
+        for file, model, hardware, slo, most in there
+    ]
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """So many seconds of Poisson arrivals with lognormal lengths of these means (tokens)."""
+
+    seconds: float
+    rate: float
+    prompt: float
+    output: float
+
+
+FLIP = (Stretch(100.0, 3.0, 2000.0, 40.0), Stretch(100.0, 7.0, 150.0, 500.0), Stretch(100.0, 3.0, 2000.0, 40.0))
+STEADY = (Stretch(240.0, 3.2, 1200.0, 280.0),)
+
+
+def changing(folder: Path, seed: int) -> list[Load]:
+    """Loads for which no one static layout is right all the time. Arrivals are written into `folder` as traces."""
+    flip = Trace(path=str(_written(folder / f"flip-{seed}.csv", FLIP, seed)))
+    steady = Trace(path=str(_written(folder / f"steady-{seed}.csv", STEADY, seed)))
+    falls = (SetLink(at_s=120.0, bytes_per_s=0.3 * GBIT),)
+    comes_back = (*falls, SetLink(at_s=180.0, bytes_per_s=25.0 * GBIT))
+    chat = Load(name="", trace=steady, model="codellama2-34b", hardware="l20", slo=TIGHT)
+    return [
+        Load(name="prompts and outputs flip twice", trace=flip, model="codellama2-34b", hardware="l20", slo=TIGHT),
+        msgspec.structs.replace(chat, name="links fall to 0.3 Gbit/s", changes=falls),
+        msgspec.structs.replace(chat, name="links fall and come back", changes=comes_back),
+    ]
+
+
+def _written(path: Path, stretches: tuple[Stretch, ...], seed: int) -> Path:
+    """The same seed, the same file: its content is part of the key under which runs are kept."""
+    drawn = random.Random(seed)
+    rows: list[TraceRow] = []
+    begin = 0.0
+    for stretch in stretches:
+        at = begin
+        while (at := at + drawn.expovariate(stretch.rate)) < begin + stretch.seconds:
+            rows.append(TraceRow(at, _length(drawn, stretch.prompt), _length(drawn, stretch.output)))
+        begin += stretch.seconds
+    lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
+    for row in rows:
+        minutes, seconds = divmod(row.at_s, 60.0)
+        lines.append(f"2026-01-01 00:{int(minutes):02d}:{seconds:09.6f},{row.prompt_tokens},{row.output_tokens}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _length(drawn: random.Random, mean: float) -> int:
+    """Lognormal with a median of 0.8 of the mean."""
+    sigma = (2.0 * 0.22314355131420976) ** 0.5  # ln(mean / median) = ln(1.25)
+    return max(1, min(8192, round(drawn.lognormvariate(0.0, sigma) * 0.8 * mean)))

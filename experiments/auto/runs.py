@@ -1,0 +1,154 @@
+"""Runs of loads on fleets: a scan over the rate for recorded traces, one run each where the load itself changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from experiments.auto.fleets import Fleet, auto_fleet, static_fleets
+from experiments.auto.loads import GBIT, MOST_PROMPT, Load
+from experiments.crossover.formula import rates_at
+from experiments.crossover.sites import CHUNK, MAX_RUNNING
+from scheduling.config import ReplicaCoreConfig
+from scheduling.fleet_mixes import carried
+from simulator.goodput import at_rate
+from simulator.grid import Case, Row, run_grid
+from simulator.scenario import Scenario
+from simulator.scenarios import small
+
+SHARE = 0.9
+FACTORS = (0.5, 0.65, 0.8, 1.0, 1.2, 1.45, 1.75)
+"""Of what the best static mix is predicted to carry; a scan ends where attainment is below `HOPELESS`."""
+HOPELESS = 0.75
+WORTH_A_RUN = 0.5
+"""Pools predicted to carry less than this share of the best static mix are not run."""
+WARM_UP_S = 40.0
+"""Of each run, not counted: by then the planner has moved the fleet from its start in mixed roles."""
+
+
+class Scan(msgspec.Struct, frozen=True, kw_only=True):
+    """One fleet over one link: attainment at each rate, ascending, by the usual clock and by EcoServe's."""
+
+    load: str
+    link_gbit: float
+    fleet: str
+    points: tuple[tuple[float, float, float], ...]
+    role_changes: int = 0
+    error: str = ""
+
+    @property
+    def goodput(self) -> float:
+        """The rate at which attainment falls below `SHARE`, on a straight line between two rates; 0: never above."""
+        last = max((index for index, point in enumerate(self.points) if point[1] >= SHARE), default=None)
+        if last is None:
+            return 0.0
+        rate, share, _ = self.points[last]
+        if last == len(self.points) - 1:
+            return rate
+        after, less, _ = self.points[last + 1]
+        return rate + (share - SHARE) / (share - less) * (after - rate)
+
+    def at(self, rate: float) -> float:
+        """Attainment at a scanned rate; 0 above the last one."""
+        return next((point[1] for point in self.points if point[0] == rate), 0.0)
+
+
+class Runner:
+    """Runs what is asked for, through one store."""
+
+    def __init__(self, store: Path | None, workers: int, replicas: int) -> None:
+        self._store = store
+        self._workers = workers
+        self._replicas = replicas
+
+    def scans(self, load: Load, links_gbit: Sequence[float]) -> list[Scan]:
+        """Every static fleet and `auto` over every link. What does not use links is run once and said for each."""
+        deployment, demand = load.deployment, load.demand
+        known: dict[str, Scan] = {}
+        found = []
+        statics = static_fleets(self._replicas)
+        unlimited = rates_at(deployment, demand, 1e13)
+        base = max(carried(fleet.mix, unlimited) for fleet in statics)
+        for link in links_gbit:
+            there = rates_at(deployment, demand, link * GBIT)
+            most = max(carried(fleet.mix, there) for fleet in statics)
+            for fleet in (*statics, auto_fleet(self._replicas)):
+                if fleet.uses_link and not fleet.planner and carried(fleet.mix, there) < WORTH_A_RUN * most:
+                    continue
+                if not fleet.uses_link and fleet.name in known:
+                    scan = msgspec.structs.replace(known[fleet.name], link_gbit=link)
+                else:
+                    scan = known[fleet.name] = self._scan(load, link, fleet, base)
+                print(_told(scan), flush=True)
+                found.append(scan)
+        return found
+
+    def once(self, load: Load, link_gbit: float, fleets: Sequence[Fleet]) -> list[tuple[Fleet, Row]]:
+        """Each of the fleets under the load as it was written."""
+        cases = [self._case(load, link_gbit, fleet, None) for fleet in fleets]
+        return list(zip(fleets, run_grid(cases, self._store, self._workers, progress=False), strict=True))
+
+    def _scan(self, load: Load, link: float, fleet: Fleet, base: float) -> Scan:
+        points, changes, error = [], 0, ""
+        for factor in FACTORS:
+            rate = _rounded(factor * base)
+            row = run_grid([self._case(load, link, fleet, rate)], self._store, self._workers, progress=False)[0]
+            if row.error:
+                error = row.error
+                break
+            points.append((rate, row.number("usual.attained"), row.number("ecoserve.attained")))
+            changes += int(row.number("num_roles")) - self._replicas
+            if points[-1][1] < HOPELESS:
+                break
+        return Scan(
+            load=load.name,
+            link_gbit=link,
+            fleet=fleet.name,
+            points=tuple(points),
+            role_changes=changes,
+            error=error,
+        )
+
+    def _case(self, load: Load, link: float, fleet: Fleet, rate: float | None) -> Case:
+        scenario = scenario_of(load, link, fleet)
+        labels: dict[str, str | int | float] = {"load": load.name, "link_gbit": link, "fleet": fleet.name}
+        if rate is None:
+            return Case({**labels, "trace": Path(load.trace.path).stem}, scenario)
+        return Case({**labels, "rate": rate}, at_rate(scenario, rate))
+
+
+def scenario_of(load: Load, link_gbit: float, fleet: Fleet) -> Scenario:
+    """The whole of the load on that fleet, all of its links at one rate in the beginning."""
+    there = load.deployment
+    scenario = small(
+        alternating=fleet.mix.alternating,
+        mixed=fleet.mix.mixed,
+        prefill=fleet.mix.prefill,
+        decode=fleet.mix.decode,
+        cluster=fleet.cluster,
+        slo=load.slo,
+        cost=there.cost,
+        kv=there.kv,
+        num_blocks=there.num_blocks,
+        max_context=there.max_context,
+        link_bytes_per_s=link_gbit * GBIT,
+        scheduling=ReplicaCoreConfig(max_running=MAX_RUNNING, max_chunk=CHUNK, prefix_cache=load.prefix_cache),
+    )
+    workload = msgspec.structs.replace(scenario.workload, trace=load.trace, max_prompt=MOST_PROMPT)
+    return msgspec.structs.replace(
+        scenario, workload=workload, duration_s=1e6, warmup_s=WARM_UP_S, changes=load.changes
+    )
+
+
+def _rounded(rate: float) -> float:
+    """To three digits: as it is printed."""
+    digits = 2 - math.floor(math.log10(rate))
+    return round(rate, digits)
+
+
+def _told(scan: Scan) -> str:
+    points = ", ".join(f"{rate:g}: {usual:.3f}" for rate, usual, _ in scan.points)
+    return f"{scan.load}, {scan.link_gbit:g} Gbit/s, {scan.fleet}: {points} {scan.error}"
