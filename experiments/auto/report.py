@@ -21,8 +21,8 @@ HEAD = f"""# `auto` against the best static layout known in hindsight
 
 `auto` begins with all replicas mixed, its router chooses the layout of each request and its planner gives the roles.
 The static fleets are all mixed, all alternating, every P:D ratio, and two mixed replicas beside one pair of pools;
-which of them is best is known only afterwards. All have four replicas. The first {WARM_UP_S:.0f} s of each run are not counted.
-Attainment: share of requests within both targets by the usual clock. Goal: at least {GOAL:.0%} of the best static.
+which of them is best is known only afterwards. All have four replicas. The first {WARM_UP_S:.0f} s of each run are not
+counted. Attainment: share of requests within both targets by the usual clock. Goal: at least {GOAL:.0%} of the best.
 """
 
 

@@ -1,1 +1,0 @@
-"""Whether the fleet planner's closed forms agree with the simulator: `python -m experiments.planner`."""
