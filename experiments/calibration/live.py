@@ -26,7 +26,7 @@ from simulator.cost_file import CostFile, encoded
 from simulator.fitting import Residuals
 from simulator.scenario import KVShape
 
-IDLE_REQUESTS = 10
+IDLE_REQUESTS = 8
 IDLE_GAP_S = 0.8
 IDLE_PROMPT, IDLE_OUTPUT = 32, 24
 OVERHEAD_S, OVERHEAD_PER_S = 6.0, 8.0
