@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--coarse", action="store_true", help="four rates, two lifetimes, at most four replicas")
     parser.add_argument("--parts", nargs="+", choices=ALL, default=list(ALL))
     parser.add_argument("--cells", type=int, default=len(CELLS), help="set-ups of goodput, the most telling first")
+    parser.add_argument("--stored", action="store_true", help="show what the store holds, run nothing but mitosis")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--store", type=Path, default=Path("results/ecoserve.jsonl"))
@@ -39,6 +40,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.store.parent.mkdir(parents=True, exist_ok=True)
     budget = Budget(seeds=arguments.seeds, store=arguments.store, workers=arguments.workers)
+    budget = msgspec.structs.replace(budget, stored_only=arguments.stored)
     cells = CELLS[: arguments.cells]
     if arguments.coarse:
         budget = msgspec.structs.replace(budget, steps=COARSE_STEPS, duration=2.0, most_replicas=4)

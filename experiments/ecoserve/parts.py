@@ -10,7 +10,7 @@ from contracts.request import Slo
 from experiments.ecoserve import published
 from experiments.ecoserve.document import Document
 from experiments.ecoserve.picture import draw
-from experiments.ecoserve.scan import Budget, Found, RunFailed
+from experiments.ecoserve.scan import Budget, Found, NotRun, RunFailed
 from experiments.ecoserve.setups import Setup, setup
 from experiments.ecoserve.study import Job
 from experiments.ecoserve.systems import ARTIFACT, MIXED, OURS, PAPER, PD, SARATHI, SYSTEMS, VLLM
@@ -216,6 +216,8 @@ def _scanned(jobs: Sequence[Job], budget: Budget, document: Document, title: str
     for job in jobs:
         try:
             yield job.system, job.run(budget)
+        except NotRun:
+            document.plan(f"{title}, {job}", f"{title.split(':', maxsplit=1)[0]}: {job.system} ({job.setup.name})")
         except RunFailed as error:
             document.section(title, f"| {job.system}: {error} |")
 

@@ -9,6 +9,7 @@ next, crosses the quantile; 0 when none holds, and with `>=` when the highest ra
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import msgspec
 from contracts.errors import PhaseServeError
 from simulator.goodput import at_rate
 from simulator.grid import Case, Row, run_grid
+from simulator.grid.case import code_version, key_of
 from simulator.scenario import Scenario
 
 STEPS = (0.4, 0.6, 0.75, 0.9, 1.05, 1.2, 1.4)
@@ -32,9 +34,16 @@ class RunFailed(PhaseServeError):
     code = "run_failed"
 
 
+class NotRun(RunFailed):
+    """Its rows are not in the store, and only those are to be shown."""
+
+    code = "not_run"
+
+
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """How much a scan may take: rates in multiples of the estimate, seeds, where rows are kept, processes. `duration`
-    is in lifetimes of a request. Fleets are cut to `most_replicas`."""
+    is in lifetimes of a request. Fleets are cut to `most_replicas`.
+    With `stored_only` nothing is run that the store does not hold."""
 
     steps: tuple[float, ...] = STEPS
     seeds: int = 1
@@ -43,6 +52,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 1
     duration: float = 3.0
     most_replicas: int = 16
+    stored_only: bool = False
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,11 +115,24 @@ def _run(system: str, rule: str, base: Scenario, rate: float, duration_s: float,
         Case({"system": system, "rule": rule, "rate": rate, "seed": seed}, msgspec.structs.replace(made, seed=seed))
         for seed in range(budget.seeds)
     ]
+    if budget.stored_only and not {key_of(case.scenario, None, code_version()) for case in cases} <= _kept(
+        budget.store
+    ):
+        raise NotRun(f"{system} at {rate:g} req/s is not in the store")
     rows = run_grid(cases, budget.store, workers=min(budget.workers, len(cases)), progress=False)
     for row in rows:
         if row.error:
             raise RunFailed(f"{system} at {rate:g} req/s: {row.error}")
     return rows
+
+
+@cache
+def _kept(store: Path | None) -> frozenset[str]:
+    """Names of the rows that the store holds."""
+    if store is None or not store.exists():
+        return frozenset()
+    lines = [msgspec.json.decode(line) for line in store.read_bytes().splitlines()]
+    return frozenset(line["key"] for line in lines if line.get("key") and not line.get("error"))
 
 
 def _point(rate: float, rows: Sequence[Row]) -> tuple[float, float, float]:

@@ -18,7 +18,7 @@ from simulator.workload import RequestClass, Workload
 NOISE = 0.03
 SYSTEMS = {
     "prefill priority (vLLM 0.7)": "prefill_priority",
-    "chunks (Sarathi, 512)": "sarathi(512)",
+    "chunks (Sarathi), best size": "sarathi",
     "static P/D, best ratio": "pd",
     "EcoServe, paper": "ecoserve_paper",
     "EcoServe, artifact": "ecoserve_artifact",
@@ -68,8 +68,10 @@ def scenario(setup: Setup, rule: str, *, cost: CostModel | None = None, data: Da
 
 
 def rules_of(setup: Setup, system: str) -> tuple[str, ...]:
-    """What a system may be run as: the static one with every ratio."""
+    """What a system may be run as: the static one with every ratio, chunks of three sizes (the paper names none)."""
     rule = SYSTEMS[system]
+    if rule == "sarathi":
+        return tuple(f"sarathi({tokens})" for tokens in (512, 256, 128))
     return tuple(f"pd:{givers}" for givers in range(1, setup.replicas)) if rule == "pd" else (rule,)
 
 

@@ -28,7 +28,8 @@ def goodput_line(found: Found) -> str:
         ttft_s, tpot_s = holding[-1].number("usual.ttft_s.p90"), holding[-1].number("usual.tpot_s.p90")
         error = holding[-1].number("prediction_error.p50")
         last = f"{ttft_s:.2f} s | {tpot_s * 1e3:.0f} ms | {100 * error:.0f} %"
-    name = found.system if not found.rule.startswith("pd:") else f"{found.system} ({found.rule[3:]}P)"
+    which = f"{found.rule[3:]}P" if found.rule.startswith("pd:") else found.rule.removeprefix("sarathi")
+    name = found.system + (f" ({which.strip('()')})" if found.rule.startswith(("pd:", "sarathi")) else "")
     return f"| {name} | {cells} | {shown} | {last} |"
 
 
