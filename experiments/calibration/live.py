@@ -10,12 +10,14 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from contracts.request import Slo
+from contracts.views import StepCost
 from experiments.bandwidth_sweep.seen import Seen
 from experiments.calibration.workload import asked
 from experiments.load.machine import busy_seconds, cpu_seconds
@@ -34,8 +36,9 @@ _ANY = Slo(ttft_s=1.0, tpot_s=0.1)
 
 
 class LivePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One load on one layout: the requests, what each saw, what the links were found to carry, and how many CPU seconds
-    of the machine a second of it took (its own processes, and any others)."""
+    """One load on one layout: the requests, what each saw, what the links were found to carry, how many CPU seconds of
+    the machine a second of it took (its own processes, and any others), and what steps cost as the live replicas
+    learnt it meanwhile (for comparison: the simulator is not told)."""
 
     layout: str
     per_s: float
@@ -43,6 +46,7 @@ class LivePoint(msgspec.Struct, frozen=True, kw_only=True):
     seen: tuple[Seen, ...]
     link_bytes_per_s: float | None
     busy_cores: float
+    learnt: tuple[StepCost, ...] = ()
 
 
 class Idle(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,21 +133,32 @@ def run_layout(
             before_s = busy_seconds()
             served = measured(url, requests, f"{layout}-{per_s:g}-{seed}")
             busy_s = busy_seconds() - before_s
+            fleet = _fleet(url)
             yield LivePoint(
                 layout=layout,
                 per_s=per_s,
                 requests=requests,
                 seen=tuple(one.seen for one in served),
-                link_bytes_per_s=_link_rate(url),
+                link_bytes_per_s=_link_rate(fleet),
                 busy_cores=busy_s / max(seconds, requests[-1].at_s),
+                learnt=_learnt(fleet),
             )
             say(f"{layout}, {per_s:g}/s: {len(requests)} requests, {sum(one.seen.error is not None for one in served)}"
                 " failed")  # fmt: skip
 
 
-def _link_rate(url: str) -> float | None:
+def _fleet(url: str) -> Mapping[str, Any]:
     with urllib.request.urlopen(f"{url}/decisions?limit=1", timeout=30.0) as answer:
-        links = json.load(answer)["fleet"].get("links", ())
-    rates = [link["link"]["bytes_per_s"] for link in links]
+        fleet: Mapping[str, Any] = json.load(answer)["fleet"]
+    return fleet
+
+
+def _link_rate(fleet: Mapping[str, Any]) -> float | None:
+    rates = [link["link"]["bytes_per_s"] for link in fleet.get("links", ())]
     known = [rate for rate in rates if rate is not None]
     return sum(known) / len(known) if known else None
+
+
+def _learnt(fleet: Mapping[str, Any]) -> tuple[StepCost, ...]:
+    costs = [replica["view"]["cost"] for replica in fleet["replicas"]]
+    return tuple(msgspec.convert(cost, StepCost, strict=False) for cost in costs)

@@ -15,6 +15,7 @@ from experiments.calibration.compare import FIGURES, GOAL, SHARES, Cell, around,
 from experiments.calibration.live import IDLE_OUTPUT, IDLE_PROMPT, Record
 from experiments.calibration.workload import OUTPUT_TOKENS, PROMPT_TOKENS
 from experiments.load.machine import describe_machine
+from scheduling.step_shape import StepShape
 from simulator.cost_file import CostFile
 from simulator.drawing import missing, write_picture
 from simulator.drawing.style import GREY, figure, looks, plain_log, png
@@ -64,6 +65,7 @@ def write_report(
         if one.crowded_residuals is not None:
             lines.append(f"- {kind}, beside a busy neighbour: {_fit(one.crowded_residuals)}")
     lines += [f"- {words}" for words in _told(record, cost)]
+    lines += _learnt(record, cost)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -214,6 +216,27 @@ def _told(record: Record, cost: CostFile) -> list[str]:
     for point in record.points:
         link = "" if point.link_bytes_per_s is None else f", links {point.link_bytes_per_s / 1e9:.2f} GB/s"
         lines.append(f"{point.layout}, {point.per_s:g}/s: {point.busy_cores:.2f} cores busy{link}")
+    return lines
+
+
+def _learnt(record: Record, cost: CostFile) -> list[str]:
+    """Typical steps as the profile has them and as live replicas learnt them: where both differ, steps are to blame."""
+    prompt, rows = StepShape(), StepShape()
+    prompt.add_prefill(0, 192)
+    rows.add_decodes(3, 3 * 220)
+    table = cost.refitted(TABLE)
+    crowded = table.crowded or table.cost
+    lines = [
+        "",
+        "What a prompt of 192 tokens and a decode step of 3 streams take, ms. By the table:"
+        f" {1e3 * table.cost.step_s(prompt):.0f} and {1e3 * table.cost.step_s(rows):.1f} alone,"
+        f" {1e3 * crowded.step_s(prompt):.0f} and {1e3 * crowded.step_s(rows):.1f} beside a neighbour. As the live",
+        "replicas had learnt it at the end of each point (the simulator is not told):",
+        "",
+    ]
+    for point in record.points:
+        words = [f"{1e3 * prompt.predict_s(one):.0f} and {1e3 * rows.predict_s(one):.1f}" for one in point.learnt]
+        lines.append(f"- {point.layout}, {point.per_s:g}/s: {'; '.join(words)}")
     return lines
 
 

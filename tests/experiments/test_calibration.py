@@ -60,7 +60,15 @@ def record(tmp_path: Path, cost: CostFile) -> Record:
         Seen(output_tokens=one.output_tokens, ttft_s=1.1 * (one.ttft_s or 0.0), tpot_s=1.1 * (one.tpot_s or 0.0))
         for one in seen
     )
-    point = LivePoint(layout="mixed", per_s=3.0, requests=requests, seen=slower, link_bytes_per_s=None, busy_cores=1.5)
+    point = LivePoint(
+        layout="mixed",
+        per_s=3.0,
+        requests=requests,
+        seen=slower,
+        link_bytes_per_s=None,
+        busy_cores=1.5,
+        learnt=(StepCost(a0=0.01, a1=0.001, b0=0.0, b1=0.0, b2=0.0, b3=0.0),),
+    )
     idle = Idle(layout="mixed", ttft_s=0.030, tpot_s=0.012)
     return Record(slo=SLO, idle=(idle,), points=(point,), overhead=Overhead(token_s=5e-4, second_s=0.1))
 
@@ -78,6 +86,7 @@ def test_live_and_simulated_quantiles_are_compared_and_told(tmp_path: Path, cost
     good, every = within(found)
     assert f"**{good} of {every} quantiles are within 10%**" in text
     assert text.count("| mixed | 3 |") == 3
+    assert "- mixed, 3/s: 202 and 13.0" in text
     if missing() is None:
         draw(tmp_path / "calibration.png", {FITTED: found, TABLE: found})
         assert (tmp_path / "calibration.png").stat().st_size < 200_000
