@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from contracts.request import Slo
+from contracts.views import StepCost
 from experiments.bandwidth_sweep.seen import Seen
 from experiments.calibration.compare import Cell, around, cells, point_cells, within
 from experiments.calibration.live import Idle, LivePoint, Overhead, Record, sleeping
