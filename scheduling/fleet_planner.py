@@ -19,7 +19,7 @@ from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_capacity import RoleRates, Site, role_rates, within
 from scheduling.fleet_decisions import FleetDecisions
 from scheduling.fleet_mixes import Bounds, Mix, best_mix, carried
-from scheduling.fleet_site import decoding_now, site_of
+from scheduling.fleet_site import decoding_now, poolable, site_of
 from scheduling.fleet_workload import Demand, DemandEstimate
 from scheduling.role_changes import RoleChanges
 
@@ -170,7 +170,7 @@ class FleetPlanner:
         pinned = [self._roles.wanted(r) for r in members if self._roles.is_pinned(r.replica_id)]
         return Bounds(
             total=len(members),
-            poolable=sum(bool(record.identity.data_endpoints) for record in members),
+            poolable=poolable(members, self._fleet),
             pinned=Mix.of(pinned),
             layout=demanded_layout(None, self._config),
         )

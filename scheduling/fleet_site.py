@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from contracts.handoff import LinkView
@@ -60,22 +60,37 @@ def link_rate(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCor
     if able < 2:
         return None
     pools = {record.view.role for record in members} >= POOLS
-    up, rates, fresh = pools, [], []
-    each = max(1, LOOKED_AT // len(members))
-    for index, record in enumerate(members):
-        for link in _some(record.view.links, index * each, each):
-            age_s = link.age_s + max(0.0, now - record.view_at)
-            peer = fleet.get(link.peer_id)
-            if link.why_not is None and peer is not None and peer.identity.incarnation == link.peer_incarnation:
-                up = True
-                rate = cautious_rate(link, age_s, config.link_caution, config.link_spread_per_s)
-                if rate is not None:
-                    rates.append(rate)
-                    if age_s <= FRESH_S:
-                        fresh.append(rate)
+    rates, fresh = [], []
+    up = pools
+    for record, link in _links_up(members, fleet):
+        up = True
+        age_s = link.age_s + max(0.0, now - record.view_at)
+        rate = cautious_rate(link, age_s, config.link_caution, config.link_spread_per_s)
+        if rate is not None:
+            rates.append(rate)
+            if age_s <= FRESH_S:
+                fresh.append(rate)
     if rates:
         return median(fresh or rates)
     return config.link_unmeasured_bytes_per_s if up else None
+
+
+def poolable(members: Sequence[ReplicaRecord], fleet: Fleet) -> int:
+    """How many of these replicas may be in pools: those with a data plane; as long as no link between them is up, not
+    more than there are in pools already, since nobody knows whether one ever comes up."""
+    if any(True for _ in _links_up(members, fleet)):
+        return sum(bool(record.identity.data_endpoints) for record in members)
+    return sum(record.view.role in POOLS for record in members)
+
+
+def _links_up(members: Sequence[ReplicaRecord], fleet: Fleet) -> Iterator[tuple[ReplicaRecord, LinkView]]:
+    """The links over which something could be sent now, of each replica so many that `LOOKED_AT` is not exceeded."""
+    each = max(1, LOOKED_AT // len(members))
+    for index, record in enumerate(members):
+        for link in _some(record.view.links, index * each, each):
+            peer = fleet.get(link.peer_id)
+            if link.why_not is None and peer is not None and peer.identity.incarnation == link.peer_incarnation:
+                yield record, link
 
 
 def _some(links: Sequence[LinkView], start: int, count: int) -> Sequence[LinkView]:

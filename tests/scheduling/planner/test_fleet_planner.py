@@ -201,6 +201,15 @@ def test_a_random_fleet_stays_servable_and_pins_hold(
     assert bool(P in present.values()) <= bool(set(present.values()) & {A, M, D})
 
 
+def test_pools_do_not_grow_as_long_as_no_link_is_up(planned: Planned, cluster: Any) -> None:
+    """Whole-serving replicas would be given up for pools that may never be able to hand over."""
+    core = planned({"r0": A, "r1": A, "r2": A, "r3": P, "r4": D})
+    fleet = Fleet(core, cluster)
+    fleet.run(12, per_s=2, prompt=10, output=2)
+    fleet.run(30, per_s=20, prompt=10, output=400)
+    assert sum(role in {P, D} for role in fleet.roles().values()) <= 2
+
+
 def test_off_it_does_nothing_and_counts_nothing(cluster: Any) -> None:
     core = cluster.core("a", "b")
     core.handle(cluster.arrived("r"), 1.0)
