@@ -11,8 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-import zmq.asyncio
-
 from contracts import wire
 from contracts.cluster_io import (
     CancelOn,
@@ -53,7 +51,7 @@ from router.flights import Flights
 from router.generation import Generation
 from router.handoff_metrics import HandoffEnd
 from router.handshake import why_not_served
-from router.membership import Links
+from router.membership import Links, control_context
 from router.metrics import RouterMetrics
 from router.placements import Placements
 from router.replica_link import ReplicaLink
@@ -82,7 +80,7 @@ class Fleet:
         self._spec = spec
         self._table = table
         self._metrics = metrics
-        self._context = zmq.asyncio.Context()
+        self._context = control_context()
         self.links = Links(config, self._context, owner=self)
         self._side = FleetSide(core, self.links, self._feed, config.shard, config.shards)
         self._joined: dict[str, ReplicaLink] = {}

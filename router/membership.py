@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Collection, Iterator
 from itertools import islice
 
+import zmq
 import zmq.asyncio
 
 from router.config import RouterConfig
@@ -18,6 +19,17 @@ from router.replica_link import LinkOwner, ReplicaLink
 
 MAX_TOLD = 16
 """Links that the answer to a readiness probe speaks of."""
+
+
+SOCKETS = 65_536
+"""A link takes three of ZMQ's sockets and half a dozen file descriptors; ZMQ allows 1023 sockets by itself."""
+
+
+def control_context() -> zmq.asyncio.Context:
+    """Where the links' sockets live: as many as there may be."""
+    context = zmq.asyncio.Context()
+    context.set(zmq.MAX_SOCKETS, min(SOCKETS, context.get(zmq.SOCKET_LIMIT)))
+    return context
 
 
 class Links:

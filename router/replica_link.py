@@ -137,19 +137,10 @@ class ReplicaLink:
         return False
 
     async def _serve_one_connection(self) -> LinkDownError:
-        """Not with ZMQ's option IMMEDIATE: it would drop what came just before the end, a draining replica's last words
-        among it. `send` looks at `_connected` instead, so that nothing is queued for a connection to come."""
-        socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDHWM, QUEUED_MESSAGES)
-        socket.setsockopt(zmq.RCVHWM, QUEUED_MESSAGES)
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-        socket.setsockopt(zmq.IPV6, int("[" in self.endpoint))
-        if self._control_secret:
-            _prove(socket, self._control_secret)
-        self._broken = self._connected = False
-        watched = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED
-        monitor = socket.get_monitor_socket(watched)
+        try:
+            socket, monitor = self._open()
+        except LinkDownError as refused:
+            return refused
         down = LinkDownError("closed", self._heartbeat_s)
         try:
             self._connect(socket)
@@ -168,6 +159,28 @@ class ReplicaLink:
             monitor.close()
             socket.close()
         return down
+
+    def _open(self) -> tuple[zmq.asyncio.Socket, zmq.asyncio.Socket]:
+        """The connection's socket, and the one that tells of its state. Raises `LinkDownError` where too many are open:
+        the other links, and all streams, go on.
+
+        Not with ZMQ's option IMMEDIATE: it would drop what came just before the end, a draining replica's last words
+        among it. `send` looks at `_connected` instead, so that nothing is queued for a connection to come.
+        """
+        try:
+            socket = self._context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.SNDHWM, QUEUED_MESSAGES)
+            socket.setsockopt(zmq.RCVHWM, QUEUED_MESSAGES)
+            socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+            socket.setsockopt(zmq.IPV6, int("[" in self.endpoint))
+            if self._control_secret:
+                _prove(socket, self._control_secret)
+            self._broken = self._connected = False
+            watched = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED
+            return socket, socket.get_monitor_socket(watched)
+        except zmq.ZMQError as error:
+            raise LinkDownError(f"cannot open a connection: {error}", REFUSED_RETRY_S) from error
 
     def _connect(self, socket: zmq.asyncio.Socket) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import resource
 import signal
 import socket
 import ssl
@@ -25,6 +26,8 @@ KEEP_ALIVE_S = 75
 
 GC_ALLOCATIONS = 20_000
 """Allocations beyond deallocations between two runs of the garbage collector."""
+
+MAX_FILES = 65_536
 
 log = logging.getLogger("phaseserve.router")
 
@@ -63,6 +66,7 @@ def run_router(config: RouterConfig, discovery: Discovery | None = None) -> int:
     server = _server(config, app)
     _check_certificate(config)
     _spare_the_collector()
+    _allow_many_files()
     with _listener(config) as listener:
         log.info("listening on %s://%s:%d", "https" if config.tls_cert else "http", *listener.getsockname()[:2])
         server.run(sockets=[listener])
@@ -84,6 +88,14 @@ def _check_certificate(config: RouterConfig) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"tls_cert {config.tls_cert} with its tls_key: {error}", param="tls_cert") from error
+
+
+def _allow_many_files() -> None:
+    """Hundreds of replicas and thousands of clients take more file descriptors than the usual soft limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _listener(config: RouterConfig) -> socket.socket:

@@ -1,0 +1,1 @@
+"""What discovery in Kubernetes costs a router with very many replicas."""

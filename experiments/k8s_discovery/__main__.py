@@ -1,0 +1,250 @@
+"""`python -m experiments.k8s_discovery`: 500 endpoints on the fake API server; writes `RESULT.md` beside this file.
+
+1. The discovery alone: memory and time of importing it, time to the first full view, then calls per minute while one
+   endpoint a second changes its readiness.
+2. A whole router: time from its start until all replicas are joined, resident memory and CPU with few and with all.
+3. With `--official PYTHON` (an interpreter with the `kubernetes` package): what importing its asyncio half takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from experiments.engine_bench.server import free_port
+from experiments.k8s_discovery.replicas import PORT
+from experiments.load.machine import cpu_seconds
+from experiments.load.origin import origin
+
+ROOT = Path(__file__).parents[2]
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+PER_SLICE = 100
+SETTLE_S = 20.0
+IMPORT = (
+    "import time, json; b = time.process_time(); from kubernetes import aio; aio.client.DiscoveryV1Api; c = time."
+    "process_time() - b; r = [int(l.split()[1]) for l in open('/proc/self/status') if l.startswith('VmRSS')][0]; print("
+    "json.dumps({'cpu_s': c, 'mb': r * 1024 / 1e6}))"
+)
+
+
+def host(number: int) -> str:
+    """A loopback address of its own for each."""
+    return f"127.78.{number // 250}.{number % 250 + 1}"
+
+
+@contextmanager
+def running(*words: str, log: Path) -> Iterator[subprocess.Popen[str]]:
+    """A Python process from this checkout that prints a line once it serves."""
+    with log.open("w") as out:
+        process = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=out, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    """What it says when it serves."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def publish(url: str, first: int, last: int) -> None:
+    """Endpoints of these numbers, in slices as the controller makes them."""
+    for start in range(first, last, PER_SLICE):
+        names = range(start, min(start + PER_SLICE, last))
+        endpoints = [
+            {
+                "addresses": [host(n)],
+                "conditions": {"ready": True, "serving": True, "terminating": False},
+                "nodeName": f"node-{n // 8}",
+                "targetRef": {"kind": "Pod", "name": f"pool-{n}", "namespace": "default", "uid": f"{n:036d}"},
+            }
+            for n in names
+        ]
+        labels = {"app.kubernetes.io/name": "phaseserve", "app.kubernetes.io/component": "replica"}
+        body = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
+        ports = [{"name": "control", "port": PORT, "protocol": "TCP"}]
+        metadata = {"name": f"pool-{start}", "labels": labels}
+        made = {**body, "metadata": metadata, "endpoints": endpoints, "ports": ports}
+        httpx.post(url + SLICES, json=made).raise_for_status()
+
+
+def change(url: str, stop: threading.Event) -> None:
+    """Once a second one endpoint of one slice changes its readiness."""
+    number = 0
+    with httpx.Client(base_url=url, headers={"Content-Type": "application/merge-patch+json"}) as http:
+        while not stop.wait(1.0):
+            name = f"{SLICES}/pool-{number % 5 * PER_SLICE}"
+            endpoints = http.get(name).json()["endpoints"]
+            endpoints[number % len(endpoints)]["conditions"]["ready"] ^= True
+            http.patch(name, content=json.dumps({"endpoints": endpoints})).raise_for_status()
+            number += 1
+
+
+def resident_mb(pid: int) -> float:
+    """Now."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("VmRSS"))
+
+
+def measure_room(url: str, kubeconfig: Path, endpoints: int, seconds: float) -> dict[str, Any]:
+    """The discovery in a process of its own."""
+    stop = threading.Event()
+    changing = threading.Thread(target=change, args=(url, stop))
+    changing.start()
+    words = [sys.executable, "-m", "experiments.k8s_discovery.room", str(kubeconfig), str(endpoints - 5), str(seconds)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=seconds + 120)
+    stop.set()
+    changing.join()
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def measure_router(url: str, kubeconfig: Path, model: str, endpoints: int, folder: Path) -> dict[str, float]:
+    """A router from its start until all are joined, and then for a while."""
+    port = free_port()
+    words = ["-m", "cli", "router", "--model", model, "--port", str(port), "--discovery", "kubernetes"]
+    words += ["--set", f"kubernetes.kubeconfig={kubeconfig}", "--set", "kubernetes.label_roles=false"]
+    began_s = time.monotonic()
+    with running(*words, log=folder / "router.log") as router:
+        while joined(port) < endpoints:
+            if time.monotonic() - began_s > 120:
+                raise RuntimeError((folder / "router.log").read_text()[-2000:])
+            time.sleep(0.05)
+        joined_s, cpu_s = time.monotonic() - began_s, cpu_seconds(router.pid)
+        before = httpx.get(f"{url}/_fake/requests").json()["count"]
+        time.sleep(SETTLE_S)
+        calls = httpx.get(f"{url}/_fake/requests").json()["count"] - before
+        return {
+            "joined_s": joined_s,
+            "start_cpu_s": cpu_s,
+            "cpu_share": (cpu_seconds(router.pid) - cpu_s) / SETTLE_S,
+            "resident_mb": resident_mb(router.pid),
+            "calls_per_minute": calls * 60.0 / SETTLE_S,
+        }
+
+
+def joined(port: int) -> int:
+    """Replicas that the router shows."""
+    try:
+        return len(httpx.get(f"http://127.0.0.1:{port}/fleet", timeout=20).json()["replicas"])
+    except httpx.TransportError:
+        return 0
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.k8s_discovery", description=__doc__)
+    parser.add_argument("--endpoints", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long calls are counted (default 60)")
+    parser.add_argument("--model", default="smollm2-135m", help="whose tokenizer the router loads")
+    parser.add_argument("--official", metavar="PYTHON", help="an interpreter that has the kubernetes package")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the time; writes nothing")
+    words = parser.parse_args()
+    seconds = words.seconds / 10 if words.quick else words.seconds
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with running("-m", "tests.k8s.apiserver", log=folder / "api.log") as server:
+            url = first_line(server).split()[1]
+            kubeconfig = write_kubeconfig(folder, url)
+            publish(url, 0, 5)
+            few, room, many = _measure(words, url, kubeconfig, seconds, folder)
+    text = report(words, seconds, few, room, many)
+    print(text)
+    if not words.quick:
+        (Path(__file__).parent / "RESULT.md").write_text(text)
+
+
+def _measure(
+    words: argparse.Namespace, url: str, kubeconfig: Path, seconds: float, folder: Path
+) -> tuple[dict[str, float], dict[str, Any], dict[str, float]]:
+    addresses = [host(number) for number in range(words.endpoints)]
+    stand_in = ("-m", "experiments.k8s_discovery.replicas", words.model)
+    with running(*stand_in, *addresses[:5], log=folder / "few.log") as replicas:
+        first_line(replicas)
+        few = measure_router(url, kubeconfig, words.model, 5, folder)
+    httpx.delete(url + SLICES).raise_for_status()
+    publish(url, 0, words.endpoints)
+    with running(*stand_in, *addresses, log=folder / "many.log") as replicas:
+        first_line(replicas)
+        many = measure_router(url, kubeconfig, words.model, words.endpoints, folder)
+    return few, measure_room(url, kubeconfig, words.endpoints, seconds), many
+
+
+def write_kubeconfig(folder: Path, url: str) -> Path:
+    """Plain HTTP on loopback."""
+    document = {
+        "current-context": "x",
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [],
+        "contexts": [{"name": "x", "context": {"cluster": "c"}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def report(
+    words: argparse.Namespace, seconds: float, few: dict[str, float], room: dict[str, Any], many: dict[str, float]
+) -> str:
+    """Markdown."""
+    official = "not measured here"
+    if words.official:
+        done = subprocess.run([words.official, "-c", IMPORT], capture_output=True, text=True, check=True, timeout=120)
+        found = json.loads(done.stdout)
+        official = f"{found['cpu_s']:.2f} s of CPU, {found['mb']:.0f} MB resident"
+    n, slices = words.endpoints, -(-words.endpoints // PER_SLICE)
+    lines = [
+        f"# Discovery in Kubernetes with {n} endpoints",
+        "",
+        origin("python -m experiments.k8s_discovery" + (" --official PYTHON" if words.official else "")),
+        "",
+        f"The fake API server of `tests/k8s/apiserver` holds {n} endpoints in {slices} EndpointSlices. One process",
+        "answers as all replicas (a heartbeat twice a second each). All over loopback, on a machine that did other work.",
+        "",
+        "## A whole router",
+        "",
+        f"| | 5 replicas | {n} replicas |",
+        "|---|---:|---:|",
+        f"| from its start until all are joined, s | {few['joined_s']:.2f} | {many['joined_s']:.2f} |",
+        f"| CPU until then, s | {few['start_cpu_s']:.2f} | {many['start_cpu_s']:.2f} |",
+        f"| resident, MB | {few['resident_mb']:.0f} | {many['resident_mb']:.0f} |",
+        f"| CPU afterwards, share of a core | {few['cpu_share']:.1%} | {many['cpu_share']:.1%} |",
+        f"| API calls per minute | {few['calls_per_minute']:.1f} | {many['calls_per_minute']:.1f} |",
+        "",
+        f"## The discovery alone, while one endpoint a second changes ({seconds:g} s)",
+        "",
+        "| | |",
+        "|---|---:|",
+        f"| first full view after, s | {room['full_view_s']:.3f} |",
+        f"| resident after importing / at the end / peak, MB | {room['imported_mb']:.0f} / {room['resident_mb']:.0f} / "
+        f"{room['peak_mb']:.0f} |",
+        f"| CPU of importing everything, s | {room['imported_cpu_s']:.2f} |",
+        f"| API calls per minute | {room['calls_per_minute']:.1f} |",
+        f"| events per minute | {room['events_per_minute']:.0f} |",
+        f"| CPU per minute, s | {room['cpu_s_per_minute']:.2f} |",
+        f"| for comparison, importing `kubernetes.aio` alone | {official} |",
+        "",
+        "Calls are watches that the server ends after 32 to 48 s, and one list in ten minutes: their number does not",
+        "depend on that of the endpoints or their changes. What a router with hundreds of replicas costs is its own",
+        "connections and their heartbeats, not discovery. Not measured: a real API server under other load.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
