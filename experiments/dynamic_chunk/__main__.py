@@ -17,6 +17,7 @@ from experiments.dynamic_chunk.loads import AZURE, POLICIES, SHAREGPT, Load, cas
 from experiments.dynamic_chunk.tables import (
     HEAD,
     PAPER,
+    READ,
     compared,
     delay_lines,
     drawn,
@@ -143,6 +144,7 @@ def _scan(document: Document, bench: Bench, options: argparse.Namespace) -> None
             found = bench.run(title, cases)
             rows += found
             document.section(title, *scan_lines(policy, scale, found))
+    document.section("What agrees and what does not, as of 2026-11-30", *READ)
     picture = document.beside("attainment.png")
     write_picture(picture, drawn(rows, SCALES[-1]))
     document.section(title, "", f"![attainment]({picture.name})")
