@@ -36,6 +36,7 @@ def _latencies(report: Report) -> Iterator[str]:
     yield from _clock(", EcoServe's clock", report.ecoserve)
     yield _row("switch wait", report.switch_wait_s)
     yield _row("ITL", report.itl_s)
+    yield _row("ITL, EcoServe's clock", report.itl_ecoserve_s)
     yield _row("queue at the replica", report.queue_s)
     if report.handed_over:
         yield _row("exposed transfer", report.exposed_s)

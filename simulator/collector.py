@@ -13,7 +13,7 @@ from contracts.views import ReplicaView
 from simulator.clock import Clock
 from simulator.flight import Flight
 from simulator.report import ClassReport, Clocks, RoleChange, Window
-from simulator.statistics import Sketch
+from simulator.statistics import Sketch, Summary
 
 MAX_WINDOWS = 4096
 MAX_CHANGES = 4096
@@ -111,6 +111,8 @@ class Collector:
         self.classes: dict[str, ClassStats] = {}
         self.keys: dict[str, KeyStats] = {}
         self.itl = Sketch()
+        self.first_gap = Sketch()
+        self.first_gap_ecoserve = Sketch()
         self.longest_gap = Sketch()
         self.e2e = Sketch()
         self.switch_wait = Sketch()
@@ -134,6 +136,10 @@ class Collector:
     def ended(self, flight: Flight, outcome: Outcome | None, error: ErrorInfo | None) -> None:
         """A request has ended, with an outcome or an error."""
         self.num_ended += 1
+        if flight.first_gap_s is not None:
+            self.first_gap.add(flight.first_gap_s)
+            wait_s = 0.0 if outcome is None else outcome.switch_wait_s or 0.0
+            self.first_gap_ecoserve.add(flight.first_gap_s - wait_s)
         arrival = flight.arrival
         if arrival.at_s < self._warmup_s:
             return
@@ -204,7 +210,17 @@ class Collector:
             known = self.keys.setdefault(name, KeyStats())
             for count in ("asked_tokens", "served_tokens", "ended", "attained"):
                 setattr(known, count, getattr(known, count) + getattr(key, count))
-        for sketch in ("itl", "longest_gap", "e2e", "switch_wait", "queue", "exposed", "prediction_error"):
+        for sketch in (
+            "itl",
+            "first_gap",
+            "first_gap_ecoserve",
+            "longest_gap",
+            "e2e",
+            "switch_wait",
+            "queue",
+            "exposed",
+            "prediction_error",
+        ):
             getattr(self, sketch).take(getattr(other, sketch))
         self.refused += other.refused
         self.layouts += other.layouts
@@ -219,6 +235,13 @@ class Collector:
             window = self._windows.setdefault(index, [0, 0])
             window[0] += arrived
             window[1] += attained
+
+    def itl_s(self, first: Sketch) -> Summary:
+        """All gaps, the first ones of the streams by one of the two clocks."""
+        gaps = Sketch()
+        gaps.take(self.itl)
+        gaps.take(first)
+        return gaps.summary()
 
     def viewed(self, view: ReplicaView) -> None:
         """A replica joined, or has another role than before."""

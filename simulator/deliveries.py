@@ -46,12 +46,15 @@ class Deliveries:
                 continue
             known = flight.num_tokens
             if output.finish is None and output.first_index == known > flight.start_tokens and output.usage is None:
-                if flight.last_s != last_s:  # the common case: a stream goes on
-                    if alike:
-                        self._observer.gap(gap_s, alike)
-                    alike, last_s, gap_s = 0, flight.last_s, now - flight.last_s
-                alike += 1
-                flight.longest_gap_s = max(flight.longest_gap_s, gap_s)
+                if known == 1:
+                    flight.first_gap_s = flight.longest_gap_s = now - flight.last_s
+                else:  # the common case: a stream goes on
+                    if flight.last_s != last_s:
+                        if alike:
+                            self._observer.gap(gap_s, alike)
+                        alike, last_s, gap_s = 0, flight.last_s, now - flight.last_s
+                    alike += 1
+                    flight.longest_gap_s = max(flight.longest_gap_s, gap_s)
                 flight.num_tokens = known + len(output.token_ids)
                 flight.last_s = now
             else:
@@ -67,12 +70,15 @@ class Deliveries:
         for flight in flights:
             assert flight.decode_on == replica_id, "a stream goes on elsewhere"
             assert flight.started, "a stream goes on that has not begun"
-            if flight.last_s != last_s:
-                if alike:
-                    self._observer.gap(gap_s, alike)
-                alike, last_s, gap_s = 0, flight.last_s, heard_at[0] - flight.last_s
-            alike += 1
-            flight.longest_gap_s = max(flight.longest_gap_s, gap_s)
+            if flight.num_tokens == 1:
+                flight.first_gap_s = flight.longest_gap_s = heard_at[0] - flight.last_s
+            else:
+                if flight.last_s != last_s:
+                    if alike:
+                        self._observer.gap(gap_s, alike)
+                    alike, last_s, gap_s = 0, flight.last_s, heard_at[0] - flight.last_s
+                alike += 1
+                flight.longest_gap_s = max(flight.longest_gap_s, gap_s)
             flight.num_tokens += num_steps
             flight.last_s = heard_at[-1]
         if alike:
@@ -130,7 +136,10 @@ class Deliveries:
         if flight.first_s is None:
             flight.first_s = now
         else:
-            self._observer.gap(now - flight.last_s)
+            if flight.num_tokens == 1:
+                flight.first_gap_s = now - flight.last_s
+            else:
+                self._observer.gap(now - flight.last_s)
             flight.longest_gap_s = max(flight.longest_gap_s, now - flight.last_s)
         flight.last_s = now
         flight.num_tokens += num_new

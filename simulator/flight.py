@@ -33,6 +33,7 @@ class Flight:
     first_s: float | None = None
     last_s: float = 0.0
     longest_gap_s: float = 0.0
+    first_gap_s: float | None = None
     usage: SequenceUsage | None = None
 
     @property

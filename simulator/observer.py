@@ -17,7 +17,7 @@ class Observer(Protocol):
     """Told by the router, as it happens."""
 
     def gap(self, gap_s: float, times: int = 1) -> None:
-        """Seconds between two tokens of a stream, so often."""
+        """Seconds between two tokens of a stream, so often. A stream's first gap is `flight.first_gap_s` instead."""
         ...
 
     def ended(self, flight: Flight, outcome: Outcome | None, error: ErrorInfo | None) -> None:

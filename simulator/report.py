@@ -96,10 +96,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """One run. Times in seconds, rates per second; requests that arrived in the warm-up are not in the statistics.
 
     `throughput`: answered per second; `attained_per_s`: of these, those within both targets by the usual clock (what
-    a scan over rates makes of it is `simulator.goodput`). `itl_s`: each gap between tokens; `longest_gap_s`: of each
-    request; `queue_s`: at the replica; `longest_wait_s`: arrival to first token or refusal; `e2e_s`: to the last one.
-    `prediction_error`: |predicted - real| / real of TTFT, of requests that stayed where they were placed;
-    `prediction_bias`: mean of (predicted - real) / real. `refused` by HTTP status, `layouts` by name. `jain_tokens`
+    a scan over rates makes of it is `simulator.goodput`). `itl_s`: each gap between tokens, `itl_ecoserve_s`: with the
+    switch wait taken out of a stream's first one; `longest_gap_s`: of each request; `queue_s`: at the replica;
+    `longest_wait_s`: arrival to first token or refusal; `e2e_s`: to the last one. `prediction_error`: |predicted -
+    real| / real of TTFT, of requests that stayed where they were placed; `prediction_bias`: mean of (predicted -
+    real) / real. `refused` by HTTP status, `layouts` by name. `jain_tokens`
     over keys: tokens served per token asked for; `jain_attained`: attained share. `recovery_s`: the longest time for
     which the attainment of arrival windows stayed below `recovery_below`.
     """
@@ -117,6 +118,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ecoserve: Clocks
     switch_wait_s: Summary
     itl_s: Summary
+    itl_ecoserve_s: Summary
     longest_gap_s: Summary
     queue_s: Summary
     longest_wait_s: float

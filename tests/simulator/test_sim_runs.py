@@ -176,3 +176,14 @@ def test_a_run_that_cannot_end_says_so() -> None:
     scenario = phased(alternating=1, rate=2.0, duration_s=1.0, output=Constant(tokens=2000))
     with pytest.raises(Unfinished, match="requests had not ended"):
         simulate(msgspec.structs.replace(scenario, patience_s=10.0))
+
+
+@pytest.mark.parametrize("roles", [{"alternating": 2}, {"prefill": 1, "decode": 1}])
+def test_gaps_by_the_two_clocks_differ_by_the_switch_waits(roles: dict[str, int]) -> None:
+    report = simulate(small(rate=3.0, duration_s=12.0, **roles))  # type: ignore[arg-type]
+    usual, ecoserve, wait = report.itl_s, report.itl_ecoserve_s, report.switch_wait_s
+    assert report.finished == report.arrived
+    assert usual.count == ecoserve.count > report.finished
+    assert wait.mean > 0.0
+    assert (usual.mean - ecoserve.mean) * usual.count == pytest.approx(wait.mean * wait.count, rel=0.01)
+    assert ecoserve.most <= usual.most
