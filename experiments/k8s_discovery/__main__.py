@@ -30,7 +30,6 @@ from experiments.load.origin import origin
 ROOT = Path(__file__).parents[2]
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 PER_SLICE = 100
-SETTLE_S = 20.0
 IMPORT = (
     "import time, json; b = time.process_time(); from kubernetes import aio; aio.client.DiscoveryV1Api; c = time."
     "process_time() - b; r = [int(l.split()[1]) for l in open('/proc/self/status') if l.startswith('VmRSS')][0]; print("
@@ -113,7 +112,9 @@ def measure_room(url: str, kubeconfig: Path, endpoints: int, seconds: float) -> 
     return found
 
 
-def measure_router(url: str, kubeconfig: Path, model: str, endpoints: int, folder: Path) -> dict[str, float]:
+def measure_router(
+    url: str, kubeconfig: Path, model: str, endpoints: int, seconds: float, folder: Path
+) -> dict[str, float]:
     """A router from its start until all are joined, and then for a while."""
     port = free_port()
     words = ["-m", "cli", "router", "--model", model, "--port", str(port), "--discovery", "kubernetes"]
@@ -126,14 +127,14 @@ def measure_router(url: str, kubeconfig: Path, model: str, endpoints: int, folde
             time.sleep(0.05)
         joined_s, cpu_s = time.monotonic() - began_s, cpu_seconds(router.pid)
         before = httpx.get(f"{url}/_fake/requests").json()["count"]
-        time.sleep(SETTLE_S)
+        time.sleep(seconds)
         calls = httpx.get(f"{url}/_fake/requests").json()["count"] - before
         return {
             "joined_s": joined_s,
             "start_cpu_s": cpu_s,
-            "cpu_share": (cpu_seconds(router.pid) - cpu_s) / SETTLE_S,
+            "cpu_share": (cpu_seconds(router.pid) - cpu_s) / seconds,
             "resident_mb": resident_mb(router.pid),
-            "calls_per_minute": calls * 60.0 / SETTLE_S,
+            "calls_per_minute": calls * 60.0 / seconds,
         }
 
 
@@ -175,12 +176,12 @@ def _measure(
     stand_in = ("-m", "experiments.k8s_discovery.replicas", words.model)
     with running(*stand_in, *addresses[:5], log=folder / "few.log") as replicas:
         first_line(replicas)
-        few = measure_router(url, kubeconfig, words.model, 5, folder)
+        few = measure_router(url, kubeconfig, words.model, 5, seconds, folder)
     httpx.delete(url + SLICES).raise_for_status()
     publish(url, 0, words.endpoints)
     with running(*stand_in, *addresses, log=folder / "many.log") as replicas:
         first_line(replicas)
-        many = measure_router(url, kubeconfig, words.model, words.endpoints, folder)
+        many = measure_router(url, kubeconfig, words.model, words.endpoints, seconds, folder)
     return few, measure_room(url, kubeconfig, words.endpoints, seconds), many
 
 
@@ -213,7 +214,7 @@ def report(
         origin("python -m experiments.k8s_discovery" + (" --official PYTHON" if words.official else "")),
         "",
         f"The fake API server of `tests/k8s/apiserver` holds {n} endpoints in {slices} EndpointSlices. One process",
-        "answers as all replicas (a heartbeat twice a second each). All over loopback, on a machine that did other work.",
+        "answers as all replicas (two heartbeats a second each). All over loopback, on a machine that did other work.",
         "",
         "## A whole router",
         "",
