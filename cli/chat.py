@@ -16,7 +16,7 @@ def ask(
 ) -> None:
     """Print the answer to `question`, then one line of figures. Raises `ServerError`."""
     api_key = os.environ.get("OPENAI_API_KEY")
-    models = served_models(url, timeout_s=timeout_s)
+    models = served_models(url, api_key=api_key, timeout_s=timeout_s)
     if not models:
         raise ServerError(f"{url} serves no model")
     body: dict[str, Any] = {

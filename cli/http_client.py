@@ -41,14 +41,14 @@ def chat_events(url: str, body: dict[str, Any], *, api_key: str | None, timeout_
         raise ServerError(f"{url}: {str(error) or type(error).__name__}") from error
 
 
-def get_text(url: str, path: str, *, timeout_s: float = 5.0) -> str:
-    """A GET. Raises `ServerError`."""
-    return _answered("GET", url, path, None, timeout_s).text
+def get_text(url: str, path: str, *, timeout_s: float = 5.0, token: str = "") -> str:
+    """A GET, with `token` as bearer if there is one. Raises `ServerError`."""
+    return _answered("GET", url, path, None, timeout_s, token).text
 
 
-def get_json(url: str, path: str, *, timeout_s: float = 5.0) -> Any:
+def get_json(url: str, path: str, *, timeout_s: float = 5.0, token: str = "") -> Any:
     """A GET that answers JSON. Raises `ServerError`."""
-    return _json(get_text(url, path, timeout_s=timeout_s), f"{url}{path}")
+    return _json(get_text(url, path, timeout_s=timeout_s, token=token), f"{url}{path}")
 
 
 def post_json(url: str, path: str, body: dict[str, Any], *, timeout_s: float, token: str = "") -> Any:
@@ -79,9 +79,9 @@ def _answered(
     return response
 
 
-def served_models(url: str, *, timeout_s: float) -> list[str]:
+def served_models(url: str, *, api_key: str | None, timeout_s: float) -> list[str]:
     """Names of the models that the server at `url` serves. Raises `ServerError`, also when that is no such server."""
-    listed = get_json(url, "/v1/models", timeout_s=timeout_s)
+    listed = get_json(url, "/v1/models", timeout_s=timeout_s, token=api_key or "")
     try:
         return [str(model["id"]) for model in listed["data"]]
     except (KeyError, TypeError) as error:

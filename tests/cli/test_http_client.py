@@ -10,15 +10,17 @@ from typing import Any
 import httpx
 import pytest
 
+from cli.chat import ask
 from cli.http_client import ServerError, chat_events, get_json, served_models
 
 
 @pytest.fixture
 def answering() -> Iterator[Any]:
-    """A server whose answer to everything is `answering.body`."""
+    """A server whose answer to everything is `answering.body`; `answering.bearers` are those that it was sent."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            self.server.bearers.append(self.headers["authorization"])  # type: ignore[attr-defined]
             self.send_response(200)
             self.end_headers()
             self.wfile.write(self.server.body)  # type: ignore[attr-defined]
@@ -31,6 +33,7 @@ def answering() -> Iterator[Any]:
             return
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.bearers = []  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server
@@ -52,7 +55,15 @@ def test_a_url_that_leads_nowhere(url: str) -> None:
 def test_an_answer_of_another_kind(answering: Any, body: bytes) -> None:
     answering.body = body
     with pytest.raises(ServerError):
-        served_models(f"http://127.0.0.1:{answering.server_port}", timeout_s=5)
+        served_models(f"http://127.0.0.1:{answering.server_port}", api_key=None, timeout_s=5)
+
+
+def test_every_question_of_a_chat_brings_the_key(answering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of models, too: where keys are wanted, nothing under /v1 is told without one."""
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-mine")
+    answering.body = b'{"data": [{"id": "m"}]}'
+    ask(f"http://127.0.0.1:{answering.server_port}", "Why?", max_tokens=1, temperature=0.0, timeout_s=5)
+    assert answering.bearers == ["Bearer a-key-of-mine"] * 2
 
 
 def test_a_stream_of_another_kind(answering: Any) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -40,5 +44,13 @@ def test_a_release_answers_and_ends(run_release: Any) -> None:
             assert answer.headers["x-phaseserve-layout"] == layout
         # 3. Metrics are told as the ServiceMonitor asks for them.
         assert "phaseserve_requests_total" in client.get("/metrics").text
-    # 4. SIGTERM ends each by itself, with 0.
+    # 4. `helm test` asks as it should.
+    (pod,) = [one["spec"]["containers"][0] for one in release.documents if one["kind"] == "Pod"]
+    assert {one["name"] for one in pod["env"]} == {"HOME", "URL", "API_KEYS"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "URL": release.url, "API_KEYS": f"{API_KEY},another-key-of-the-test"}
+    asked = subprocess.run(pod["command"], check=False, env=environment, capture_output=True, text=True, timeout=60)
+    assert asked.returncode == 0, asked.stderr
+    assert "output tokens" in asked.stdout
+    # 5. SIGTERM ends each by itself, with 0.
     assert [pod.terminate() for pod in release.pods] == [0] * len(release.pods)
