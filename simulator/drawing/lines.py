@@ -78,8 +78,8 @@ def plot(axes: Any, lines: Sequence[Line]) -> list[tuple[str, str, float, float]
 def mark_target(axes: Any, target: float, name: str) -> None:
     """A level across the picture, with its name."""
     axes.axhline(target, color=GREY, linewidth=1.6, linestyle=(0, (6, 3)), zorder=2)
-    axes.annotate(name, xy=(1.0, target), xycoords=("axes fraction", "data"), xytext=(-4, 5),
-                  textcoords="offset points", ha="right", color=GREY, fontsize=12, zorder=7,
+    axes.annotate(name, xy=(0.0, target), xycoords=("axes fraction", "data"), xytext=(6, -5),
+                  textcoords="offset points", va="top", color=GREY, fontsize=12, zorder=7,
                   bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8})  # fmt: skip
 
 
