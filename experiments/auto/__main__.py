@@ -16,12 +16,12 @@ from experiments.auto.runs import Runner, Scan
 
 HERE = Path(__file__).parent
 STORE = HERE.parents[1] / "results" / "auto.jsonl"
-LINKS_GBIT = (0.1, 1.0, 10.0, 25.0, 100.0)
+LINKS_GBIT = (10.0, 100.0, 1.0, 25.0, 0.1)
 CHANGING_GBIT = 25.0
 
 
 def main() -> None:
-    """Changing loads first, then trace by trace."""
+    """Changing loads first, then link by link, trace by trace."""
     parser = argparse.ArgumentParser(prog="python -m experiments.auto", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one changing load and one trace over two links")
     parser.add_argument("--traces", type=Path, default=Path("../shared/traces"), help="folder of the recorded traces")
@@ -52,9 +52,10 @@ def main() -> None:
             changed.append(Changed(load=load, seed=seed, rows=tuple(runner.once(load, CHANGING_GBIT, fleets))))
             print(changed[-1].told(), flush=True)
             write_result(words.out, scans, changed, words.requests)
-    for load in loads[:1] if words.quick else loads:
-        scans += runner.scans(load, words.links[1:3] if words.quick else words.links)
-        write_result(words.out, scans, changed, words.requests)
+    for link in words.links[:2] if words.quick else words.links:
+        for load in loads[:1] if words.quick else loads:
+            scans += runner.scans(load, link)
+            write_result(words.out, scans, changed, words.requests)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ from simulator.scenario import Scenario
 from simulator.scenarios import small
 
 SHARE = 0.9
-FACTORS = (0.5, 0.65, 0.8, 1.0, 1.2, 1.45, 1.75)
+FACTORS = (0.65, 0.8, 1.0, 1.25, 1.6)
 """Of what the best static mix is predicted to carry; a scan ends where attainment is below `HOPELESS`."""
 HOPELESS = 0.75
-WORTH_A_RUN = 0.5
+WORTH_A_RUN = 0.7
 """Pools predicted to carry less than this share of the best static mix are not run."""
 WARM_UP_S = 40.0
 """Of each run, not counted: by then the planner has moved the fleet from its start in mixed roles."""
@@ -63,27 +63,26 @@ class Runner:
         self._store = store
         self._workers = workers
         self._replicas = replicas
+        self._known: dict[tuple[str, str], Scan] = {}
 
-    def scans(self, load: Load, links_gbit: Sequence[float]) -> list[Scan]:
-        """Every static fleet and `auto` over every link. What does not use links is run once and said for each."""
+    def scans(self, load: Load, link_gbit: float) -> list[Scan]:
+        """Every static fleet and `auto` over links of this rate. What does not use links is run once for all rates."""
         deployment, demand = load.deployment, load.demand
-        known: dict[str, Scan] = {}
         found = []
         statics = static_fleets(self._replicas)
-        unlimited = rates_at(deployment, demand, 1e13)
-        base = max(carried(fleet.mix, unlimited) for fleet in statics)
-        for link in links_gbit:
-            there = rates_at(deployment, demand, link * GBIT)
-            most = max(carried(fleet.mix, there) for fleet in statics)
-            for fleet in (*statics, auto_fleet(self._replicas)):
-                if fleet.uses_link and not fleet.planner and carried(fleet.mix, there) < WORTH_A_RUN * most:
-                    continue
-                if not fleet.uses_link and fleet.name in known:
-                    scan = msgspec.structs.replace(known[fleet.name], link_gbit=link)
-                else:
-                    scan = known[fleet.name] = self._scan(load, link, fleet, base)
-                print(_told(scan), flush=True)
-                found.append(scan)
+        base = max(carried(fleet.mix, rates_at(deployment, demand, 1e13)) for fleet in statics)
+        there = rates_at(deployment, demand, link_gbit * GBIT)
+        most = max(carried(fleet.mix, there) for fleet in statics)
+        for fleet in (*statics, auto_fleet(self._replicas)):
+            if fleet.uses_link and not fleet.planner and carried(fleet.mix, there) < WORTH_A_RUN * most:
+                continue
+            known = self._known.get((load.name, fleet.name))
+            if known is not None and not fleet.uses_link:
+                scan = msgspec.structs.replace(known, link_gbit=link_gbit)
+            else:
+                scan = self._known[load.name, fleet.name] = self._scan(load, link_gbit, fleet, base)
+            print(_told(scan), flush=True)
+            found.append(scan)
         return found
 
     def once(self, load: Load, link_gbit: float, fleets: Sequence[Fleet]) -> list[tuple[Fleet, Row]]:

@@ -113,11 +113,12 @@ def _agreement(found: Sequence[Found], forecasts: Sequence[Forecast]) -> Iterato
                 agreed += 1
             else:
                 told.append(f"{pick.model} on {pick.hardware} ({pick.load}) over {layout}")
-    yield f"The formula lies within the simulated interval in {agreed} of {total} cases; not: {', '.join(told) or 'none'}."
-    yield "Where it does not, both layouts carry about the same over a wide range of links: the closed forms err by about a"
-    yield "sixth for single layouts, and a crossover moves by more than that. Pools on links well below the need carry less"
-    yield "than predicted, down to none: the forms take the mean prompt and ask of the decode side only that its link is not"
-    yield "full, while long prompts wait for the link longer than the TTFT target. Fast links are right or on the safe side."
+    out = ", ".join(told) or "none"
+    yield f"The formula lies within the simulated interval in {agreed} of {total} cases; not: {out}."
+    yield "Where it does not, both layouts carry about the same over a wide range of links: the closed forms err by"
+    yield "about a sixth for single layouts, and a crossover moves by more than that. Pools on links well below the need"
+    yield "carry less than predicted, down to none: the forms take the mean prompt and ask of the decode side only that"
+    yield "its link is not full, while long prompts wait for the link longer than the TTFT target."
 
 
 def _predicted(places: Sequence[Place], forecasts: Sequence[Forecast]) -> Iterator[str]:
