@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=("changing", "traces"), default=("changing", "traces"))
     parser.add_argument("--links", type=float, nargs="+", default=LINKS_GBIT, help="Gbit/s of each host")
     parser.add_argument("--replicas", type=int, default=4)
-    parser.add_argument("--requests", type=int, default=600, help="of each trace (Mooncake: three quarters of it)")
+    parser.add_argument("--requests", type=int, default=600, help="of each trace (Mooncake: a third of it)")
     parser.add_argument("--seeds", type=int, default=2, help="of the changing loads")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--store", type=Path, default=STORE, help="rows of finished runs; a killed run goes on from it")

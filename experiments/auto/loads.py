@@ -62,8 +62,8 @@ def recorded(traces: Path, requests: int) -> list[Load]:
     there = (
         ("azure_llm_2023_conv.csv", "codellama2-34b", "l20", TIGHT, requests),
         ("azure_llm_2023_code.csv", "codellama2-34b", "l20", USUAL, requests),
-        ("mooncake_conversation.jsonl", "qwen2-72b", "a800", LONG, requests * 3 // 4),
-        ("mooncake_synthetic.jsonl", "qwen2-72b", "h100", LONG, requests * 3 // 4),
+        ("mooncake_conversation.jsonl", "qwen2-72b", "a800", LONG, requests // 3),
+        ("mooncake_synthetic.jsonl", "qwen2-72b", "h100", LONG, requests // 3),
     )
     return [
         Load(

@@ -89,7 +89,7 @@ def _traces(scans: Sequence[Scan], requests: int) -> Iterator[str]:
     if not scans:
         yield "Not run yet."
         return
-    yield f"{requests} requests of each trace from the 1,000th on (Mooncake three quarters of that), time-scaled to"
+    yield f"{requests} requests of each trace from the 1,000th on (Mooncake a third of that), time-scaled to"
     yield f"rates of {FACTORS[0]:g} to {FACTORS[-1]:g} times what the closed forms say the best static fleet carries. A"
     yield f"scan ends where less than {HOPELESS:.0%} is attained. Goodput: the rate at which attainment falls below"
     yield f"{SHARE:.0%}, on a line between two rates. Knee: the highest scanned rate at which the best static fleet has"

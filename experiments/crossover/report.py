@@ -116,9 +116,9 @@ def _agreement(found: Sequence[Found], forecasts: Sequence[Forecast]) -> Iterato
     out = ", ".join(told) or "none"
     yield f"The formula lies within the simulated interval in {agreed} of {total} cases; not: {out}."
     yield "Where it does not, both layouts carry about the same over a wide range of links: the closed forms err by"
-    yield "about a sixth for single layouts, and a crossover moves by more than that. Pools on links well below the need"
-    yield "carry less than predicted, down to none: the forms take the mean prompt and ask of the decode side only that"
-    yield "its link is not full, while long prompts wait for the link longer than the TTFT target."
+    yield "about a sixth for single layouts, and a crossover moves by more than that. Pools on links well below the"
+    yield "need carry less than predicted, down to none: the forms take the mean prompt and ask of the decode side only"
+    yield "that its link is not full, while long prompts wait for the link longer than the TTFT target."
 
 
 def _predicted(places: Sequence[Place], forecasts: Sequence[Forecast]) -> Iterator[str]:
