@@ -47,8 +47,8 @@ READ = (
     "- Rates: nine of ten are within the targets up to 5/s with 256 fixed and with both of DCP's, as published about "
     "alike; 2048 fixed, the usual default, does not reach it at 3/s (the paper: 2.7 to 5.4 times less goodput). With "
     "half the targets 256 fixed is ahead of both of DCP's at 3/s and 5/s, where the paper has DCP ahead of the best "
-    "fixed chunk under tight targets: four stage times of 256 tokens are a little over 100 ms, so that both stay at 128 "
-    "tokens, keep TPOT for every request, and are late with first tokens; 256 fixed misses a few TPOT instead.",
+    "fixed chunk under tight targets: four stage times of 256 tokens are a little over 100 ms, so that both stay at "
+    "128 tokens, keep TPOT for every request, and are late with first tokens; 256 fixed misses a few TPOT instead.",
     "- One run has a few hundred requests, and ends with a long tail of the longest answers (E2E P99); the seeds are "
     "one or two, and parts of the trace differ widely (512 fixed at 5/s: 74 % in one, 100 % in the other), so that "
     "small differences mean nothing.",
