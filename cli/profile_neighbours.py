@@ -28,7 +28,13 @@ class Neighbours:
     def __enter__(self) -> Neighbours:
         for _ in range(self._count):
             self._processes.append(
-                subprocess.Popen(self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                subprocess.Popen(
+                    self._argv,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,  # as replicas are: Linux shares cores out among sessions
+                )
             )
         return self
 

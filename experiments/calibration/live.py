@@ -36,8 +36,8 @@ _ANY = Slo(ttft_s=1.0, tpot_s=0.1)
 
 
 class LivePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One load on one layout: the requests, what each saw, what the links were found to carry, how many CPU seconds of
-    the machine a second of it took (its own processes, and any others), and what steps cost as the live replicas
+    """One load on one layout: the requests, what each saw, what the links were found to carry, how many CPU seconds a
+    second of it took, of its own processes and of any others, and what steps cost as the live replicas
     learnt it meanwhile (for comparison: the simulator is not told)."""
 
     layout: str
@@ -45,7 +45,8 @@ class LivePoint(msgspec.Struct, frozen=True, kw_only=True):
     requests: tuple[Ask, ...]
     seen: tuple[Seen, ...]
     link_bytes_per_s: float | None
-    busy_cores: float
+    own_cores: float
+    other_cores: float
     learnt: tuple[StepCost, ...] = ()
 
 
@@ -130,9 +131,11 @@ def run_layout(
         )
         for per_s in rates:
             requests = asked(per_s, seconds, seed)
-            before_s = busy_seconds()
+            before_s, own_before_s, began = busy_seconds(), cpu_seconds(os.getpid()), time.monotonic()
             served = measured(url, requests, f"{layout}-{per_s:g}-{seed}")
-            busy_s = busy_seconds() - before_s
+            span_s = time.monotonic() - began
+            own_s = cpu_seconds(os.getpid()) - own_before_s
+            other_s = busy_seconds() - before_s - own_s
             fleet = _fleet(url)
             yield LivePoint(
                 layout=layout,
@@ -140,7 +143,8 @@ def run_layout(
                 requests=requests,
                 seen=tuple(one.seen for one in served),
                 link_bytes_per_s=_link_rate(fleet),
-                busy_cores=busy_s / max(seconds, requests[-1].at_s),
+                own_cores=own_s / span_s,
+                other_cores=max(0.0, other_s / span_s),
                 learnt=_learnt(fleet),
             )
             say(f"{layout}, {per_s:g}/s: {len(requests)} requests, {sum(one.seen.error is not None for one in served)}"

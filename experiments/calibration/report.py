@@ -22,6 +22,7 @@ from simulator.drawing.style import GREY, figure, looks, plain_log, png
 from simulator.fitting import Residuals
 
 FITTED, TABLE, SLEEP = "fitted", "table", "sleep"
+_ALONE_CORES = 0.15
 _LAYOUTS = {"alternating": "phased", "mixed": "colocated", "1p1d": "disaggregated"}
 
 
@@ -46,6 +47,7 @@ def write_report(
         f"{describe_machine()}; torch {version('torch')}, phaseserve {version('phaseserve')}.",
         "",
         *_setting(record),
+        *_company(record),
         "",
         "## Design §5's predictor, fitted to the profile",
         "",
@@ -91,6 +93,18 @@ def _setting(record: Record) -> list[str]:
         f"and {1e3 * record.slo.tpot_s:g} ms. The simulator runs the same cores with the same settings and the very",
         "same requests; the cost of a step is that of `phaseserve profile`, taken before the live runs. All times by",
         "the router's clock.",
+    ]
+
+
+def _company(record: Record) -> list[str]:
+    """A warning when the machine was not ours alone."""
+    most = max((point.other_cores for point in record.points), default=0.0)
+    if most < _ALONE_CORES:
+        return []
+    return [
+        "",
+        f"**Others used up to {most:.1f} of the {record.cores} cores meanwhile, now more and now less:",
+        "what follows shows that it works, not how well.**",
     ]
 
 
@@ -215,7 +229,10 @@ def _told(record: Record, cost: CostFile) -> list[str]:
         )
     for point in record.points:
         link = "" if point.link_bytes_per_s is None else f", links {point.link_bytes_per_s / 1e9:.2f} GB/s"
-        lines.append(f"{point.layout}, {point.per_s:g}/s: {point.busy_cores:.2f} cores busy{link}")
+        lines.append(
+            f"{point.layout}, {point.per_s:g}/s: {point.own_cores:.2f} cores busy, by others {point.other_cores:.2f}"
+            + link
+        )
     return lines
 
 

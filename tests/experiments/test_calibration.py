@@ -67,7 +67,8 @@ def record(tmp_path: Path, cost: CostFile) -> Record:
         requests=requests,
         seen=slower,
         link_bytes_per_s=None,
-        busy_cores=1.5,
+        own_cores=1.5,
+        other_cores=0.5,
         learnt=(StepCost(a0=0.01, a1=0.001, b0=0.0, b1=0.0, b2=0.0, b3=0.0),),
     )
     idle = Idle(layout="mixed", ttft_s=0.030, tpot_s=0.012)
@@ -87,6 +88,7 @@ def test_live_and_simulated_quantiles_are_compared_and_told(tmp_path: Path, cost
     good, every = within(found)
     assert f"**{good} of {every} quantiles are within 10%**" in text
     assert text.count("| mixed | 3 |") == 3
+    assert "Others used up to 0.5 of the 2 cores" in text
     assert "- mixed, 3/s: 202 and 13.0" in text
     if missing() is None:
         draw(tmp_path / "calibration.png", {FITTED: found, TABLE: found})
