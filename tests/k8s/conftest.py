@@ -113,7 +113,7 @@ class FakeServer(ApiServer):
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        words = ["--port", str(self._port), "--journal", str(self._journal), "--bookmark-s", "1"]
+        words = ["--port", str(self._port), "--journal", str(self._journal), "--bookmark-s", "0.5"]
         words += [word for token, user in TOKENS.items() for word in ("--token", f"{token}={user}")]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.k8s.apiserver", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True

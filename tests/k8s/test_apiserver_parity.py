@@ -143,7 +143,7 @@ def test_bookmarks_move_along_while_nothing_of_ours_changes(admin: Any, server: 
     since = admin.do("GET", CM)["metadata"]["resourceVersion"]
     other = threading.Timer(0.5, lambda: admin.do("POST", CM, body=config_map("other")))
     other.start()
-    seconds = 12 if server.real else 2
+    seconds = 12 if server.real else 1
     query = {"resourceVersion": since, "allowWatchBookmarks": "true", "labelSelector": "none=x"}
     events = watched(admin, CM, seconds, **query)
     other.join()

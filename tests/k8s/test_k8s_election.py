@@ -106,7 +106,10 @@ async def test_a_clean_stop_hands_over_at_once(candidates: Any, server: Any) -> 
         assert (them.lease["holderIdentity"], them.lease["leaseTransitions"]) == ("b", 1)
 
 
-@pytest.mark.parametrize("renewed", ["2090-01-01T00:00:00.000001Z", "1990-01-01T00:00:00.000001Z"])
+LONG_AGO = pytest.param("1990-01-01T00:00:00.000001Z", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("renewed", ["2090-01-01T00:00:00.000001Z", LONG_AGO])
 async def test_a_dead_leaders_lease_runs_out_by_our_clock_whatever_its_own_said(
     candidates: Any, server: Any, renewed: str
 ) -> None:
@@ -120,7 +123,10 @@ async def test_a_dead_leaders_lease_runs_out_by_our_clock_whatever_its_own_said(
         assert 2.0 <= them.log[0][2] - began < 5.0
 
 
-@pytest.mark.parametrize("fault", ["fail?code=500&resource=leases&count=100000", "hang?on=1"])
+REFUSED = pytest.param("fail?code=500&resource=leases&count=100000", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("fault", [REFUSED, "hang?on=1"])
 async def test_a_leader_that_cannot_renew_stops_before_anybody_else_may_begin(
     candidates: Any, fake: Any, fault: str
 ) -> None:
@@ -137,6 +143,7 @@ async def test_a_leader_that_cannot_renew_stops_before_anybody_else_may_begin(
         await them.until(3)
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_killed_ends_leading_in_time_and_it_begins_again(candidates: Any, server: Any) -> None:
     async with candidates(server) as them:
         await them.start("a")

@@ -226,6 +226,7 @@ async def test_a_pool_that_an_autoscaler_claims_is_left_alone_with_a_clear_event
         await here.until(lambda: here.size() == 3)
 
 
+@pytest.mark.slow
 async def test_nothing_happens_before_the_cooldown_whoever_changed_the_size(scene: Any, fake: Any) -> None:
     async with scene(fake, cooldown_s=1.0) as here:
         here.workload(size=1)
@@ -255,6 +256,7 @@ async def test_a_deployment_gives_up_the_pod_that_was_drained(scene: Any, server
         await here.until(lambda: here.size("d", DEPLOYMENTS) == 1)
 
 
+@pytest.mark.slow
 async def test_a_proposal_outlives_faults_and_a_follower_follows_none(scene: Any, fake: Any) -> None:
     async with scene(fake) as here:
         here.workload(size=1)
@@ -271,7 +273,8 @@ async def test_a_proposal_outlives_faults_and_a_follower_follows_none(scene: Any
         assert here.size() == 2
 
 
-async def test_role_labels_follow_roles(scene: Any, server: Any) -> None:
+async def test_role_labels_follow_roles(scene: Any, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k8s.role_labels.EVERY_S", 0.05)
     async with scene(server) as here:
         here.workload()
         await here.begin()
