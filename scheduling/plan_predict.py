@@ -8,6 +8,7 @@ from functools import lru_cache
 from contracts.views import StepCost
 from scheduling.plan_inputs import Ask, Load
 from scheduling.step_cost import predict_prefill_s, predict_step_s
+from scheduling.step_shape import prefill_s
 
 MIN_CHUNKED_SHARE = 0.05
 """Share of a mixed replica's time that prefill gets even when the token budget leaves no room (overdue prompts)."""
@@ -17,8 +18,7 @@ MIN_CHUNKED_SHARE = 0.05
 def prompt_prefill_s(cost: StepCost, prompt_tokens: int, prefill_chunk: int, cached_tokens: int = 0) -> float:
     """Seconds to prefill one prompt alone, its first `cached_tokens` in the prefix cache, without margin: a decision
     adds that once, however many prompts it is about. Remembered: one pass over pending requests asks the same often."""
-    left = prompt_tokens - cached_tokens
-    return predict_prefill_s(cost, past=cached_tokens, tokens=left, chunk=prefill_chunk)
+    return prefill_s(cost, cached_tokens, max(0, prompt_tokens - cached_tokens), prefill_chunk)
 
 
 def prefill_on_s(ask: Ask, load: Load, prefill_chunk: int) -> float:
@@ -35,11 +35,11 @@ def sharing_saves_s(cost: StepCost, tokens: int, prefill_chunk: int) -> float:
 def joining_prefill_s(ask: Ask, load: Load, prefill_chunk: int) -> float:
     """Seconds by which the prompt of `ask` prolongs what a replica has to prefill: `prefill_on_s`, or less where other
     prompts wait, with which it shares steps, or beside decodes, whose steps it rides in."""
-    prefill_s = prefill_on_s(ask, load, prefill_chunk)
+    alone_s = prefill_on_s(ask, load, prefill_chunk)
     left = ask.prompt_tokens - ask.cached_on(load.replica_id)
     if load.rides:
-        return prefill_s - load.cost.a0 * -(-left // prefill_chunk)
-    return prefill_s - sharing_saves_s(load.cost, left, prefill_chunk) if load.joins else prefill_s
+        return alone_s - load.cost.a0 * -(-left // prefill_chunk)
+    return alone_s - sharing_saves_s(load.cost, left, prefill_chunk) if load.joins else alone_s
 
 
 def request_prefill_s(
