@@ -10,9 +10,11 @@ from scheduling.config_checks import require
 class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The fleet planner (design §6). Times in seconds. Off, roles change only on demand.
 
-    Every `every_s` the best role mix is computed from the last `window_s` of arrivals. It is approached when it would
+    Every `every_s` the best role mix is computed from the last `window_s` of arrivals, or from four times as long while
+    nothing changes. It is approached when it would
     carry `gain` times what the present one does (1.2: a fifth more), in `confirm` evaluations in a row, one replica at
-    a time, at least `change_every_s` apart. For `hold_s` after a mix was reached no other is looked for.
+    a time, at least `change_every_s` apart. For `hold_s` after a mix was reached no other is looked for,
+    unless `drastic` times what it carries is asked for (a link that fell).
 
     Below the share `comfort` of what the present mix carries nothing is gained by another one. Above the share
     `near_limit` a gain of `any_gain` is worth a change, too. Before a whole window was seen only a gain of `drastic`
