@@ -104,7 +104,7 @@ class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     watch_s: float = 40.0
     slack_s: float = 8.0
     relist_s: float = 600.0
-    max_backoff_s: float = 15.0
+    max_backoff_s: float = 5.0
     label_roles: bool = True
     election: ElectionConfig = ElectionConfig()
     scaling: ScalingConfig = ScalingConfig()

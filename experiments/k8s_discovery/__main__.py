@@ -2,8 +2,9 @@
 
 1. The discovery alone: memory and time of importing it, time to the first full view, then calls per minute while one
    endpoint a second changes its readiness.
-2. A whole router: time from its start until all replicas are joined, resident memory and CPU with few and with all.
-3. With `--official PYTHON` (an interpreter with the `kubernetes` package): what importing its asyncio half takes.
+2. How soon a running router has one more replica, also after the API server forgot or was away.
+3. A whole router: time from its start until all replicas are joined, resident memory and CPU with few and with all.
+4. With `--official PYTHON` (an interpreter with the `kubernetes` package): what importing its asyncio half takes.
 """
 
 from __future__ import annotations
@@ -15,70 +16,33 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from experiments.engine_bench.server import free_port
-from experiments.k8s_discovery.replicas import PORT
+from experiments.k8s_discovery.changes import AWAY_S, measure_changes
+from experiments.k8s_discovery.processes import (
+    PER_SLICE,
+    ROOT,
+    SLICES,
+    await_joined,
+    first_line,
+    host,
+    publish,
+    router_words,
+    running,
+    write_kubeconfig,
+)
 from experiments.load.machine import cpu_seconds
 from experiments.load.origin import origin
 
-ROOT = Path(__file__).parents[2]
-SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-PER_SLICE = 100
 IMPORT = (
     "import time, json; b = time.process_time(); from kubernetes import aio; aio.client.DiscoveryV1Api; c = time."
     "process_time() - b; r = [int(l.split()[1]) for l in open('/proc/self/status') if l.startswith('VmRSS')][0]; print("
     "json.dumps({'cpu_s': c, 'mb': r * 1024 / 1e6}))"
 )
-
-
-def host(number: int) -> str:
-    """A loopback address of its own for each."""
-    return f"127.78.{number // 250}.{number % 250 + 1}"
-
-
-@contextmanager
-def running(*words: str, log: Path) -> Iterator[subprocess.Popen[str]]:
-    """A Python process from this checkout that prints a line once it serves."""
-    with log.open("w") as out:
-        process = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=out, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait(10)
-
-
-def first_line(process: subprocess.Popen[str]) -> str:
-    """What it says when it serves."""
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def publish(url: str, first: int, last: int) -> None:
-    """Endpoints of these numbers, in slices as the controller makes them."""
-    for start in range(first, last, PER_SLICE):
-        names = range(start, min(start + PER_SLICE, last))
-        endpoints = [
-            {
-                "addresses": [host(n)],
-                "conditions": {"ready": True, "serving": True, "terminating": False},
-                "nodeName": f"node-{n // 8}",
-                "targetRef": {"kind": "Pod", "name": f"pool-{n}", "namespace": "default", "uid": f"{n:036d}"},
-            }
-            for n in names
-        ]
-        labels = {"app.kubernetes.io/name": "phaseserve", "app.kubernetes.io/component": "replica"}
-        body = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
-        ports = [{"name": "control", "port": PORT, "protocol": "TCP"}]
-        metadata = {"name": f"pool-{start}", "labels": labels}
-        made = {**body, "metadata": metadata, "endpoints": endpoints, "ports": ports}
-        httpx.post(url + SLICES, json=made).raise_for_status()
 
 
 def change(url: str, stop: threading.Event) -> None:
@@ -117,14 +81,9 @@ def measure_router(
 ) -> dict[str, float]:
     """A router from its start until all are joined, and then for a while."""
     port = free_port()
-    words = ["-m", "cli", "router", "--model", model, "--port", str(port), "--discovery", "kubernetes"]
-    words += ["--set", f"kubernetes.kubeconfig={kubeconfig}", "--set", "kubernetes.label_roles=false"]
     began_s = time.monotonic()
-    with running(*words, log=folder / "router.log") as router:
-        while joined(port) < endpoints:
-            if time.monotonic() - began_s > 120:
-                raise RuntimeError((folder / "router.log").read_text()[-2000:])
-            time.sleep(0.05)
+    with running(*router_words(model, port, kubeconfig), log=folder / "router.log") as router:
+        await_joined(port, endpoints)
         joined_s, cpu_s = time.monotonic() - began_s, cpu_seconds(router.pid)
         before = httpx.get(f"{url}/_fake/requests").json()["count"]
         time.sleep(seconds)
@@ -136,14 +95,6 @@ def measure_router(
             "resident_mb": resident_mb(router.pid),
             "calls_per_minute": calls * 60.0 / seconds,
         }
-
-
-def joined(port: int) -> int:
-    """Replicas that the router shows."""
-    try:
-        return len(httpx.get(f"http://127.0.0.1:{port}/fleet", timeout=20).json()["replicas"])
-    except httpx.TransportError:
-        return 0
 
 
 def main() -> None:
@@ -163,7 +114,8 @@ def main() -> None:
             kubeconfig = write_kubeconfig(folder, url)
             publish(url, 0, 5)
             few, room, many = _measure(words, url, kubeconfig, seconds, folder)
-    text = report(words, seconds, few, room, many)
+        changes = measure_changes(words.model, folder)
+    text = report(words, seconds, few, room, many, changes)
     print(text)
     if not words.quick:
         (Path(__file__).parent / "RESULT.md").write_text(text)
@@ -185,21 +137,13 @@ def _measure(
     return few, measure_room(url, kubeconfig, words.endpoints, seconds), many
 
 
-def write_kubeconfig(folder: Path, url: str) -> Path:
-    """Plain HTTP on loopback."""
-    document = {
-        "current-context": "x",
-        "clusters": [{"name": "c", "cluster": {"server": url}}],
-        "users": [],
-        "contexts": [{"name": "x", "context": {"cluster": "c"}}],
-    }
-    path = folder / "kubeconfig"
-    path.write_text(json.dumps(document))
-    return path
-
-
 def report(
-    words: argparse.Namespace, seconds: float, few: dict[str, float], room: dict[str, Any], many: dict[str, float]
+    words: argparse.Namespace,
+    seconds: float,
+    few: dict[str, float],
+    room: dict[str, Any],
+    many: dict[str, float],
+    changes: dict[str, float],
 ) -> str:
     """Markdown."""
     official = "not measured here"
@@ -225,6 +169,14 @@ def report(
         f"| resident, MB | {few['resident_mb']:.0f} | {many['resident_mb']:.0f} |",
         f"| CPU afterwards, share of a core | {few['cpu_share']:.1%} | {many['cpu_share']:.1%} |",
         f"| API calls per minute | {few['calls_per_minute']:.1f} | {many['calls_per_minute']:.1f} |",
+        "",
+        "## Until one more replica is joined",
+        "",
+        "| its endpoint came | s |",
+        "|---|---:|",
+        f"| while the router watched | {changes['one_more_s']:.2f} |",
+        f"| right after the API server forgot its history (410) | {changes['forgotten_s']:.2f} |",
+        f"| right after it came back from {AWAY_S:g} s away | {changes['back_s']:.2f} |",
         "",
         f"## The discovery alone, while one endpoint a second changes ({seconds:g} s)",
         "",
