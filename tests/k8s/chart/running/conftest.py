@@ -24,6 +24,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[4]
 START_S = 60.0
+NET = f"127.78.{os.getpid() % 250}"
+"""Loopback addresses of this test run's own: the pods' ports are those of the chart."""
 PLURALS = {"Role": "roles", "RoleBinding": "rolebindings"}
 KEPT_HERE = ("PHASESERVE_CACHE", "HOME")
 """Variables of the pods that stay those of this machine: models are converted once."""
@@ -144,7 +146,7 @@ class Release:
     def _start(self, workload: Document, numbers: Iterator[int]) -> None:
         is_router = workload["metadata"]["name"] == "chat-router"
         for ordinal in range(workload["spec"]["replicas"]):
-            ip = "127.78.0.1" if is_router else f"127.78.0.{next(numbers)}"
+            ip = f"{NET}.1" if is_router else f"{NET}.{next(numbers)}"
             self.pods.append(Pod(self, workload, ordinal, ip))
 
     @property
@@ -195,7 +197,7 @@ VALUES: dict[str, Any] = {
     "router": {"replicas": 1},
     "pools": {"alternating": {"replicas": 2}, "prefill": {"replicas": 1}, "decode": {"replicas": 1}},
     "settings": {
-        "router": {"host": "127.78.0.1"},
+        "router": {"host": f"{NET}.1"},
         "replica": {"kind": "fake", "roles_may_change": True, "fake": {"eos_every": 8, "delays": False}},
     },
 }
