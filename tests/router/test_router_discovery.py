@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,15 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
 def test_a_router_that_could_find_nobody_says_so_and_does_not_start(words: list[str], told: str, capsys: Any) -> None:
     assert main(["router", *words]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_without_the_extra_a_router_says_what_to_install_and_otherwise_needs_none_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("k8s.", "aiohttp"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    assert main(["router", "--discovery", "kubernetes"]) == 2
+    assert "needs the package aiohttp: pip install 'phaseserve[k8s]'" in capsys.readouterr().err
+    assert main(["router", "--discovery", "file", "--replicas-file", "/nowhere"]) == 2
+    assert "cannot read /nowhere" in capsys.readouterr().err
