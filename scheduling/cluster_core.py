@@ -77,7 +77,7 @@ class ClusterCore:
         place = self.placement
         place.now = max(place.now, now)
         place.actions = []
-        place.fleet.settle_macros(place.now)
+        place.fleet.turns.settle_sizes(place.now)
         match event:
             case FirstTokenSent(request_id):
                 self._first_token(request_id)

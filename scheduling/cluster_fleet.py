@@ -11,7 +11,8 @@ from scheduling.cluster_replica import WHOLE, ReplicaRecord
 from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_decisions import FleetDecisions
 from scheduling.fleet_index import FleetIndex, usable_links
-from scheduling.macro_instances import MacroInstance, MacroInstances, Move
+from scheduling.macro_instances import MacroInstance, MacroInstances
+from scheduling.macro_turns import Turns
 from scheduling.plan_inputs import FleetLoads, Load
 
 
@@ -25,14 +26,12 @@ class Fleet:
 
     def __init__(self, config: ClusterCoreConfig, decisions: FleetDecisions) -> None:
         self._config = config
-        self._decisions = decisions
         self._records: dict[str, ReplicaRecord] = {}
         self._in_order: list[ReplicaRecord] | None = None
         self._census: Counter[frozenset[Role]] = Counter()
         self.changes = 0
-        self.macros = MacroInstances(config.macro)
-        self.last_macro: str | None = None
         self.touched: set[str] = set()
+        self.turns = Turns(MacroInstances(config.macro), self.get, self.closed_reason, self.touched, decisions)
         self.index = FleetIndex(config.rule.level)
         self._unsorted: set[str] = set()
         self._smallest = (-1, 0, 0)
@@ -85,7 +84,7 @@ class Fleet:
         self._in_order = None
         self.touched.add(replica_id)
         self._leave(dropped)
-        self._settle_turns(dropped, now)
+        self.turns.leave(dropped, now)
         return dropped
 
     def drain(self, record: ReplicaRecord, now: float) -> None:
@@ -110,7 +109,7 @@ class Fleet:
         self.changes += 1
         if not record.draining:
             self._recount(_group(record.view.role), 1)
-        self._settle_turns(record, now)
+        self.turns.settle(record, now)
         record.touch()
 
     def _recount(self, group: frozenset[Role], change: int) -> None:
@@ -121,6 +120,11 @@ class Fleet:
             for record in self._records.values():
                 if record.view.role in group:
                     record.touch()
+
+    @property
+    def macros(self) -> MacroInstances:
+        """Every alternating replica that takes turns is in one of them."""
+        return self.turns.macros
 
     @property
     def num_open(self) -> int:
@@ -175,7 +179,7 @@ class Fleet:
             by_role.setdefault(role, []).append(self.load(record, now, reserve_tokens))
             if role is Role.PREFILL:
                 links[record.replica_id] = record.links
-        macros = self.index.macros(self.macros, self.macros.get(self.last_macro), warm, is_open)
+        macros = self.index.macros(self.macros, self.turns.last, warm, is_open)
         return FleetLoads(
             rings=self._rings(macros, now, reserve_tokens, avoid),
             mixed=by_role.get(Role.MIXED, ()),
@@ -218,83 +222,12 @@ class Fleet:
             load = record.load(closed, self.closes_at(record), now, reserve_tokens, self._config)
         return load
 
-    def take_turn(self, record: ReplicaRecord, now: float) -> None:
-        """An alternating replica takes a request: its macro instance's turn is with it from now on."""
-        macro = self.macros.of(record.replica_id)
-        assert macro is not None
-        self.last_macro = macro.name
-        self._turn_to(macro.name, record.replica_id, now)
-
-    def keep_turn(self, replica_id: str, now: float) -> None:
-        """When the one whose turn it is in this replica's macro instance can no longer take work, the turn goes to the
-        next that can, if any."""
-        macro = self.macros.of(replica_id)
-        if macro is None:
-            return
-        held = self.get(macro.pointer)
-        if held is not None and self.closed_reason(held, now) is None:
-            return
-        for member in macro.rolling():
-            if self.closed_reason(self._records[member], now) is None:
-                self._turn_to(macro.name, member, now)
-                return
-
-    def has_turn(self, record: ReplicaRecord) -> bool:
-        """Whether it is this replica's turn to prefill."""
-        macro = self.macros.of(record.replica_id)
-        return macro is not None and macro.pointer == record.replica_id
-
-    def settle_macros(self, now: float) -> None:
-        """Splits and merges that had to wait for their time."""
-        if now >= self.macros.settle_at:
-            self._moved(self.macros.settle(now), now)
-
     def take_touched(self) -> set[str]:
         """Ids of the replicas that something has changed about since this was last asked; some may be gone."""
         touched = set(self.touched)
         self._unsorted |= touched
         self.touched.clear()
         return touched
-
-    def _turn_to(self, name: str, replica_id: str, now: float) -> None:
-        macro = self.macros.get(name)
-        assert macro is not None
-        if macro.pointer != replica_id:
-            self.touched.update({replica_id} if macro.pointer is None else {macro.pointer, replica_id})
-            macro.pointer = replica_id
-            self._records[replica_id].begin_turn(now)
-
-    def _settle_turns(self, record: ReplicaRecord, now: float) -> None:
-        """Put a replica into a macro instance, or take it out, as its role and whether it drains ask for."""
-        name, macro = record.replica_id, self.macros.of(record.replica_id)
-        live = self._records.get(name) is record
-        takes_turns = live and record.view.role is Role.ALTERNATING and not record.draining
-        if takes_turns == (macro is not None):
-            return
-        if macro is None:
-            moves = self.macros.add(name, now)
-            self._note_macro(record)
-        else:
-            moves = self.macros.remove(name, now)
-            record.macro_instance = None
-            self.touched.update(macro.members)
-            sizes = {"size": len(macro), "replicas": self.macros.num_members}
-            reason = f"{name} left {macro.name}, which has {len(macro)} members now"
-            self._decisions.note(now, "macro_leave", reason, name, **sizes)
-        self._moved(moves, now)
-
-    def _moved(self, moves: list[Move], now: float) -> None:
-        """Replicas are in other macro instances now: whatever runs there is not touched."""
-        for move in moves:
-            only = move.replica_ids[0] if len(move.replica_ids) == 1 else None
-            self._decisions.note(now, move.kind, move.reason, only, **move.numbers)
-            for replica_id in move.replica_ids:
-                self._note_macro(self._records[replica_id])
-
-    def _note_macro(self, record: ReplicaRecord) -> None:
-        macro = self.macros.of(record.replica_id)
-        record.macro_instance = None if macro is None else macro.name
-        record.touch()
 
 
 def _group(role: Role) -> frozenset[Role]:
