@@ -92,7 +92,7 @@ def _simulated(found: Sequence[Found], forecasts: Sequence[Forecast], seeds: int
             f"| {row.pick.model} | {row.pick.hardware} | {row.pick.load} | {row.mix} | {link} | {row.predicted:.2f} "
             f"| {more}{row.goodput:.2f} | {row.usual:.2f} | {ratio} |"
         )
-    left = PICKS[len(picks) :]
+    left = [pick for pick in PICKS if pick not in picks]
     if left:
         yield ""
         yield "Not run: " + ", ".join(f"{pick.model} on {pick.hardware} ({pick.load})" for pick in left) + "."
