@@ -17,7 +17,9 @@ LOOKED_AT = 2048
 """How many links the median is taken of at most: there are as many as pairs of replicas."""
 
 FRESH_S = 5.0
-"""Links measured within so many seconds speak for all: when the network changes, the idle ones know last."""
+COLLAPSED = 0.25
+"""Links measured within the last seconds speak for all when they are slower by this factor: when the network changes,
+the idle ones know last. Transfers side by side share a link, so a smaller difference tells nothing."""
 
 
 def site_of(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCoreConfig, now: float) -> Site | None:
@@ -53,9 +55,9 @@ def mean_cost(costs: Sequence[StepCost]) -> StepCost:
 
 
 def link_rate(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCoreConfig, now: float) -> float | None:
-    """The median of what links between these replicas can be counted on for, in bytes/s, of the fresh ones if any are;
-    what the configuration says of links never measured when none was; None when no two of them could hand over: no
-    pools are built where not one link is up, though those that are there may still be connecting."""
+    """The median of what links between these replicas can be counted on for, in bytes/s, of the fresh ones where they
+    have collapsed; what the configuration says of links never measured when none was; None when no two of them could
+    hand over: no pools are built where not one link is up, though those that are there may still be connecting."""
     able = sum(bool(record.identity.data_endpoints) for record in members)
     if able < 2:
         return None
@@ -71,7 +73,8 @@ def link_rate(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCor
             if age_s <= FRESH_S:
                 fresh.append(rate)
     if rates:
-        return median(fresh or rates)
+        known = median(rates)
+        return median(fresh) if fresh and median(fresh) < COLLAPSED * known else known
     return config.link_unmeasured_bytes_per_s if up else None
 
 
