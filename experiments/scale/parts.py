@@ -78,8 +78,8 @@ def beside_vidur(document: Document, asked: Asked) -> bool:
         title + ": how many times faster",
         "",
         "Where it is not twenty times: Vidur is a loop over batches with a queue for a scheduler. Ours runs the cores",
-        "that serve live, with views, leases, a predictor that learns from every step and the KV ledger. Steps in which",
-        "nothing is decided are run in one go, but each arrival, chunk of a prompt and end of a stream is a decision of",
+        "that serve live, with views, leases, a predictor that learns from each step, the KV ledger. Steps in which",
+        "nothing is decided are run in one go, but each arrival, prompt chunk and end of a stream is a decision of",
         "the core, at a cost that grows with the streams of the batch. Why TTFT and E2E differ was not looked into.",
     )
     return True
