@@ -63,7 +63,7 @@ SECRET = {"secret": "the secret of this fleet", "host": "$(POD_IP)"}
 
 @pytest.mark.slow
 async def test_a_rolling_update_pairs_no_version_with_the_other_and_drops_nothing(world: Any) -> None:
-    """The new version has other KV blocks, so another fingerprint; its replicas are called so here."""
+    """The new version has KV of another type, so another fingerprint; its replicas are named after it here."""
     for role in ("prefill", "decode"):
         world.deploy(role, 2, world.template(role, "$(POD_NAME).v1", transfer=SECRET))
     router = await world.start_router("cluster.layout=disaggregated", "cluster.on_unavailable=colocate")
@@ -71,7 +71,7 @@ async def test_a_rolling_update_pairs_no_version_with_the_other_and_drops_nothin
     paired: set[tuple[str, str]] = set()
     async with world.load(router):
         await asyncio.sleep(1.0)
-        fake = {"block_size": 32, "vocab_size": 400, "max_context": 2048, "num_blocks": 256}
+        fake = {"dtype": "bfloat16", "vocab_size": 400, "max_context": 2048, "num_blocks": 512}
         for role in ("prefill", "decode"):
             template = world.template(role, "$(POD_NAME).v2", transfer=SECRET, fake=fake)
             world.admin.do("PATCH", "apis/apps/v1/statefulsets", role, {"spec": {"template": template}})
