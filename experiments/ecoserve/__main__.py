@@ -17,6 +17,7 @@ from experiments.ecoserve.document import Document, command
 from experiments.ecoserve.mitosis import mitosis
 from experiments.ecoserve.notes import NOTES
 from experiments.ecoserve.parts import CELLS, PARTS, goodput
+from experiments.ecoserve.reading import READING
 from experiments.ecoserve.scan import COARSE_STEPS, QUICK_STEPS, Budget
 
 HERE = Path(__file__).parent
@@ -60,6 +61,8 @@ def main() -> None:
         else:
             ALL[name](document, budget)
         document.done(name)
+    if not arguments.quick:
+        document.section("What it says", READING)
 
 
 if __name__ == "__main__":
