@@ -70,7 +70,8 @@ class Requests:
                     if (core_id := session.requests.get(request_id)) is not None:
                         self._performer.feed(ClientGone(core_id))
             case wire.Lease(duration_s=duration_s):
-                self._performer.feed(LeaseGranted(duration_s) if duration_s > 0 else LeaseRevoked())
+                left_s = self._routers.sessions.leased(session, duration_s, session.heard_s)
+                self._performer.feed(LeaseGranted(left_s) if left_s > 0 else LeaseRevoked())
             case wire.Drain():
                 self._shutdown.drain(f"router {session.router_id} asked for it")
             case wire.Assign(role=role):

@@ -19,7 +19,7 @@ class RouterSession:
 
     `acked_submit_index` is the highest submit index received from it: each router counts its own submissions.
     `peers` are the replicas it lets this one send KV to. `prefixes_unsaid` is what it has not been told of the prefix
-    cache yet, None while that is all of it.
+    cache yet, None while that is all of it. `lease_until` is when the prefill lease that it gave last ends.
     """
 
     router_id: str
@@ -27,6 +27,7 @@ class RouterSession:
     heard_s: float
     acked_submit_index: int = 0
     requests: dict[str, str] = field(default_factory=dict)
+    lease_until: float = 0.0
     peers: tuple[Peer, ...] = ()
     prefixes_unsaid: deque[PrefixChange] | None = None
 
@@ -72,6 +73,13 @@ class Sessions:
         for core_id in left:
             self.release(core_id)
         return left
+
+    def leased(self, session: RouterSession, duration_s: float, now: float) -> float:
+        """A router leases prefill for `duration_s`, or with 0 takes its lease back. Returns how long this replica may
+        prefill now: a router speaks for its own prompts, so what another one granted goes on."""
+        session.lease_until = now + duration_s
+        others = (other.lease_until - now for other in self._by_identity.values() if other is not session)
+        return max(duration_s, max(others, default=0.0))
 
     def claim(self, session: RouterSession, request_id: str) -> str:
         """The core's id for a new request of `session`, which must not have it already."""
