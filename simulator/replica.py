@@ -140,6 +140,10 @@ class SimulatedReplica:
         self._wire = wire
         self._told_prefixes = False
 
+    def say_on(self) -> None:
+        """Tell what came of the steps so far."""
+        self._coaster.catch_up()
+
     def kill(self) -> None:
         """The process is gone at once."""
         self._coaster.end()

@@ -6,6 +6,7 @@ It feeds the core what `router.fleet` feeds it live, in the same order; every me
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -83,7 +84,9 @@ class SimulatedRouter:
         )
 
     def stop(self, error: ErrorInfo) -> None:
-        """The process is gone; so is every answer under way."""
+        """The process is gone; so is every answer under way, but for what was heard of it."""
+        for body in self.bodies.values():
+            body.say_on()
         self.alive = False
         for flight in list(self.placements.flights.values()):
             self.placements.forget(flight)
@@ -121,7 +124,14 @@ class SimulatedRouter:
         self._clock.after(self._message_s, self._produced, body, outputs)
 
     def went_on(self, body: Body, sequence_ids: Sequence[str], ended_at: Sequence[float]) -> None:
-        self._clock.at(ended_at[-1] + self._message_s, self._went_on, body, sequence_ids, ended_at)
+        heard_at = [end_s + self._message_s for end_s in ended_at]
+        here = bisect_right(heard_at, self._clock.now)
+        if here == len(heard_at):
+            self._clock.count(1)
+        else:
+            self._clock.at(heard_at[-1], self._went_on, body, sequence_ids, heard_at[here:])
+        if here:
+            self._went_on(body, sequence_ids, heard_at[:here])
 
     def refused(self, body: Body, sequence_id: str, error: ErrorInfo) -> None:
         self._clock.after(self._message_s, self._refused, body, sequence_id, error)
@@ -166,8 +176,7 @@ class SimulatedRouter:
         if self._hears(body):
             self._deliveries.produced(body.replica_id, outputs)
 
-    def _went_on(self, body: Body, sequence_ids: Sequence[str], ended_at: Sequence[float]) -> None:
-        heard_at = [end_s + self._message_s for end_s in ended_at]
+    def _went_on(self, body: Body, sequence_ids: Sequence[str], heard_at: Sequence[float]) -> None:
         if self._hears(body, heard_at[-1]):
             self._deliveries.went_on(body.replica_id, sequence_ids, heard_at)
 

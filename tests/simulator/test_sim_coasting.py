@@ -41,6 +41,7 @@ CHANGES: list[Change] = [
     SetRoleTo(at_s=4.0, replica_id="decode-1", role=Role.MIXED),
     SetLink(at_s=4.0, bytes_per_s=2e7),
     RestartRouter(at_s=4.0, restart_s=0.5),
+    RestartRouter(at_s=4.966, restart_s=0.5),
 ]
 
 
