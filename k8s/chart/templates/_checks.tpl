@@ -15,6 +15,9 @@
 {{- if and $pool.hostNetwork $pool.networks -}}
 {{- fail (printf "pools.%s: hostNetwork and networks exclude each other" $name) -}}
 {{- end -}}
+{{- if and $pool.networks (hasKey $pool.podAnnotations "k8s.v1.cni.cncf.io/networks") -}}
+{{- fail (printf "pools.%s: networks and podAnnotations both attach networks" $name) -}}
+{{- end -}}
 {{- end -}}
 {{- $needed := get (dict "phased" (list "alternating") "disaggregated" (list "prefill" "decode")) (dig "layout" "auto" $cluster) | default list -}}
 {{- if not $roles_move -}}

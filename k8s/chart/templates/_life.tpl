@@ -37,9 +37,9 @@ preStop:
 
 {{- define "phaseserve.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: {{ .Values.podSecurity.runAsUser }}
-runAsGroup: {{ .Values.podSecurity.runAsUser }}
-fsGroup: {{ .Values.podSecurity.fsGroup }}
+runAsUser: {{ int64 .Values.podSecurity.runAsUser }}
+runAsGroup: {{ int64 .Values.podSecurity.runAsUser }}
+fsGroup: {{ int64 .Values.podSecurity.fsGroup }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
@@ -72,6 +72,6 @@ capabilities:
 {{- range $variable, $key := .secrets }}
 - name: {{ $variable }}
   valueFrom:
-    secretKeyRef: {name: {{ include "phaseserve.secretName" $.root }}, key: {{ $key }}{{ if eq $key "api-keys" }}, optional: true{{ end }}}
+    secretKeyRef: {name: {{ include "phaseserve.secretName" $.root | quote }}, key: {{ $key }}{{ if eq $key "api-keys" }}, optional: true{{ end }}}
 {{- end }}
 {{- end -}}

@@ -3,7 +3,7 @@
 {{- $model := .Values.model -}}
 {{- if eq $model.source "pvc" }}
 - name: model
-  persistentVolumeClaim: {claimName: {{ $model.pvc.claim | default (printf "%s-model" (include "phaseserve.fullname" .)) }}, readOnly: true}
+  persistentVolumeClaim: {claimName: {{ $model.pvc.claim | default (printf "%s-model" (include "phaseserve.fullname" .)) | quote }}, readOnly: true}
 {{- else if eq $model.source "image" }}
 - name: model
   image:

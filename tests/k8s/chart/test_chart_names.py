@@ -64,6 +64,38 @@ def test_any_release_and_any_override_gives_legal_names_k8s_11(charted: Any, eve
             assert taken.setdefault(name, who) == who, f"{name} is made by {taken[name]} and by {who}"
 
 
+WORDS = ("on", "null", "true", "123", "1e3", "0x1f")
+NAMED = ("name", "namespace", "claimName", "secretName")
+
+
+def test_names_that_yaml_reads_as_something_else_stay_names(charted: Any, everything: dict[str, Any]) -> None:
+    """A namespace may be called 123, and a Secret null."""
+    everything["secrets"] |= {"dataTls": "on", "routerTls": "123"}
+    for word in WORDS:
+        everything["secrets"]["existing"] = word
+        everything["model"]["pvc"] = {"claim": word}
+        found = named(charted.documents(everything, namespace=word, release=word))
+        assert all(isinstance(name, str) for name in found), found
+        assert word in found
+
+
+def test_numbers_of_users_stay_whole(charted: Any, workloads: Any) -> None:
+    """Helm holds numbers as floats: OpenShift's are above a million."""
+    text = charted.text({"podSecurity": {"runAsUser": 1000660000, "fsGroup": 1000000}})
+    assert "e+0" not in text
+    assert text.count("runAsUser: 1000660000") >= 2
+
+
+def named(value: Any) -> list[Any]:
+    """What stands where a name is meant, in all of an object."""
+    if isinstance(value, list):
+        return [found for inner in value for found in named(inner)]
+    if not isinstance(value, dict):
+        return []
+    own = [inner for key, inner in value.items() if key in NAMED] + (value.get("matchNames") or [])
+    return own + [found for inner in value.values() for found in named(inner)]
+
+
 def test_any_model_gives_legal_labels_k8s_11(charted: Any) -> None:
     seen = set()
     for model in MODELS:

@@ -252,6 +252,11 @@ def test_values_are_few() -> None:
         ({"replica": {"gpu": None}}, ("/replica", "'gpu'")),
         ({"settings": {"cluster": {"layout": "disaggregated"}}}, ("settings.cluster.layout", "pools.")),
         ({"router": {"autoscaling": {"enabled": True, "min": 5, "max": 2}}}, ("router.autoscaling.min",)),
+        ({"podDisruptionBudget": {"maxUnavailable": "0%"}}, ("/podDisruptionBudget/maxUnavailable",)),
+        (
+            {"replica": {"networks": "fast", "podAnnotations": {"k8s.v1.cni.cncf.io/networks": "other"}}},
+            ("pools.alternating: networks and podAnnotations",),
+        ),
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, dict) else "",
 )
