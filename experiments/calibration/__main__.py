@@ -117,7 +117,10 @@ def _measure(options: argparse.Namespace, half: str) -> None:
             rates, seconds, around = SLEEP_RATES, SLEEP_S, None
         else:
             profile(options.quantization, options.repeats, costs)
-            setup = Setup(engine="torch", quantization=options.quantization, slo=SLO)
+            # A pool that was never written costs a page fault a page: prefill took a third longer until all of it was.
+            setup = Setup(
+                engine="torch", quantization=options.quantization, slo=SLO, settings=("engine.prefault=true",)
+            )
             rates, seconds, around = options.rates, options.seconds, overhead(options.quantization, Path(logs))
             _say(f"beside engines: {1e3 * around.token_s:.2f} ms of CPU a token, {around.second_s:.3f} cores idle")
         for layout in options.layouts:
