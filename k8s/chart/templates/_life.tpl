@@ -13,7 +13,8 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Seconds that a pod may take to end: notice, drain, and what comes after it. */}}
+{{/* Seconds that a pod may take to end: notice, drain, and what comes after it. One that hangs (liveness) has nothing to
+     drain: it would be given minutes to come back. */}}
 {{- define "phaseserve.graceSeconds" -}}
 {{- add .preStop (ceil (float64 .drain) | int) 20 -}}
 {{- end -}}
@@ -65,6 +66,17 @@ capabilities:
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
 - {name: PHASESERVE_CACHE, value: /cache}
 - {name: HOME, value: /tmp}
+{{- end -}}
+
+{{/* {root, names}: changes with those of the secrets that are given in the values, so that the pods which read them are
+     replaced. 32 bits of a hash: enough to differ, too few to find a secret by. */}}
+{{- define "phaseserve.secretsMark" -}}
+{{- $secrets := .root.Values.secrets -}}
+{{- $given := dict -}}
+{{- if not $secrets.existing -}}
+{{- range $name := .names }}{{ with get $secrets $name }}{{ $_ := set $given $name . }}{{ end }}{{ end -}}
+{{- end -}}
+{{- if $given }}{{ toJson $given | sha256sum | trunc 8 }}{{ end -}}
 {{- end -}}
 
 {{/* {root, secrets}: variable -> key of the Secret. API keys may be missing there: then everybody may ask. */}}

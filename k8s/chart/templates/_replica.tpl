@@ -49,6 +49,7 @@ containers:
       periodSeconds: 10
       timeoutSeconds: 3
       failureThreshold: 3
+      terminationGracePeriodSeconds: {{ include "phaseserve.graceSeconds" (dict "preStop" $root.Values.preStopSeconds "drain" 0) }}
     readinessProbe:
       httpGet: {path: /health/ready, port: health}
       periodSeconds: 3

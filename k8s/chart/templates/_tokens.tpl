@@ -1,12 +1,13 @@
 {{/* {root, name, pool}: what the size of a pool follows, as PromQL sums over its replicas. A router tells of every replica,
-     so the largest of what the routers say counts; what waits at the routers counts for every pool that prefills. */}}
+     so the largest of what the routers say counts; what waits at the routers counts for every pool that prefills. Where no
+     router is scraped there is no value, and not 0, by which a busy pool would be made small. */}}
 {{- define "phaseserve.poolQueries" -}}
 {{- $namespace := .root.Release.Namespace -}}
-{{- $replicas := printf "namespace=%q,replica=~%q" $namespace (printf "%s-.+" .pool.fullname) -}}
 {{- $routers := printf "namespace=%q,service=%q" $namespace (printf "%s-router" (include "phaseserve.fullname" .root)) -}}
+{{- $replicas := printf "%s,replica=~%q" $routers (printf "%s-.+" .pool.fullname) -}}
 {{- $most := dig "scheduling" "max_running" 64 .pool.settings -}}
 {{- dict
-  "backlog_seconds" (printf "(sum(max by (replica) (phaseserve_replica_backlog_seconds{%s})) or vector(0)) + (sum(phaseserve_pending_prefill_seconds{%s}) or vector(0))" $replicas $routers)
+  "backlog_seconds" (printf "(sum(max by (replica) (phaseserve_replica_backlog_seconds{%s})) or vector(0)) + sum(phaseserve_pending_prefill_seconds{%s})" $replicas $routers)
   "decode_occupancy" (printf "sum(max by (replica) (phaseserve_replica_running{%s})) / %v" $replicas $most) | toJson -}}
 {{- end -}}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from k8s.access import NEEDED, Access, Feature, needed_for
+from k8s.access import NEEDED, PATCH_POD, Access, Feature, needed_for
 
 RESTRICTED_VOLUMES = {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "image", "projected", "downwardAPI"}
 
@@ -30,6 +30,10 @@ def test_the_router_may_do_what_it_does_and_nothing_else(charted: Any) -> None:
         planner = {"pools": {"alternating": {"kind": kind, "scaling": {"by": "planner"}}}}
         wanted = frozenset(one for one in NEEDED if not one.resource.startswith(other))
         assert granted(charted.documents(planner)) == wanted
+        unlabelled = granted(charted.documents({**planner, "kubernetes": {"labelRoles": False}}))
+        assert unlabelled == wanted - ({PATCH_POD} if kind == "StatefulSet" else set()), (
+            "only a Deployment's are marked"
+        )
 
 
 def test_scales_and_the_lease_are_named(charted: Any) -> None:
@@ -140,7 +144,11 @@ def test_network_policies(charted: Any, of_kind: Any) -> None:
         assert selector["app.kubernetes.io/instance"] == "demo", "only this release's pods"
     clients = [{"namespaceSelector": {"matchLabels": {"name": "apps"}}}]
     only = of_kind(charted.documents({"networkPolicy": {"clients": clients}}), "NetworkPolicy")["demo-router"]
-    assert only["spec"]["ingress"][0]["from"] == clients
+    *given, tester = only["spec"]["ingress"][0]["from"]
+    assert given == clients
+    assert (
+        tester["podSelector"]["matchLabels"].items() >= {labels: "test", "app.kubernetes.io/instance": "demo"}.items()
+    )
 
 
 def test_secrets_are_never_in_the_settings(charted: Any, of_kind: Any) -> None:

@@ -83,6 +83,14 @@ def test_a_drain_ends_within_the_grace_period_k8s_4(
                 assert drain_s(documents, name) == times[name != "demo-router"]
 
 
+def test_who_hangs_is_not_given_the_time_of_a_drain(charted: Any, workloads: Any, ready_made: str | None) -> None:
+    documents = charted.documents({"preStopSeconds": 15}, ready_made=ready_made)
+    for name, pod in pods(workloads(documents)).items():
+        grace_s = pod["containers"][0]["livenessProbe"]["terminationGracePeriodSeconds"]
+        assert 15 < grace_s <= 45, name
+        assert grace_s < pod["terminationGracePeriodSeconds"], name
+
+
 def test_a_pool_may_drain_longer_k8s_4(charted: Any, workloads: Any) -> None:
     own = {"replica": {"loop": {"drain_deadline_s": 1800}}}
     values = {"pools": {"prefill": {"replicas": 1, "settings": own}, "decode": {"replicas": 1}}}
@@ -101,3 +109,25 @@ def test_router_updates_never_take_one_away_before_another_is_ready(charted: Any
     assert surge["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 2, "maxUnavailable": 0}
     none = workloads(charted.documents({"replica": pool | {"updateSurge": 0}}))["demo-alternating"]
     assert none["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+GIVEN = {
+    "controlSecret": {"demo-router", "demo-alternating"},
+    "fleetSecret": {"demo-alternating"},
+    "adminToken": {"demo-router"},
+    "apiKeys": {"demo-router"},
+}
+
+
+@pytest.mark.parametrize("secret", GIVEN)
+def test_pods_that_read_a_secret_are_replaced_when_it_changes(charted: Any, workloads: Any, secret: str) -> None:
+    """Processes read them when they start: until then a withdrawn API key would go on to be taken."""
+
+    def annotations(value: str, **more: str) -> dict[str, Any]:
+        given: Any = [value] if secret == "apiKeys" else value  # noqa: S105  (a name)
+        found = workloads(charted.documents({"secrets": {secret: given, **more}}))
+        return {name: one["spec"]["template"]["metadata"]["annotations"] for name, one in found.items()}
+
+    before, after = annotations("0123456789-abcdef-1"), annotations("0123456789-abcdef-2")
+    assert {name for name in before if before[name] != after[name]} == GIVEN[secret]
+    assert annotations("0123456789-abcdef-1", existing="mine") == annotations("0123456789-abcdef-2", existing="mine")

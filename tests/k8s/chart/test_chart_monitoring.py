@@ -18,6 +18,7 @@ from scheduling.cluster_snapshot import PlannerSnapshot
 
 NAMESPACE = "serving"
 OF = f'namespace="{NAMESPACE}",service="demo-router"'
+OTHER = f'namespace="{NAMESPACE}",service="demo-mixed-router"'
 
 
 @pytest.fixture(scope="session")
@@ -193,7 +194,8 @@ def test_alerts_fire_when_they_should_and_not_before(
 
 
 def test_what_pools_are_scaled_by(charted: Any, everything: dict[str, Any], promtool: str, tmp_path: Path) -> None:
-    """Two routers tell of the same two replicas; what waits at both counts; another release does not."""
+    """Two routers tell of the same two replicas; what waits at both counts; another release does not, though its name
+    begins with ours and a pool's. Of routers that nobody scrapes there is no value: 0 would make their pools small."""
     documents = charted.documents(everything, namespace=NAMESPACE)
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": groups(documents)[:1]}))
     series = {
@@ -202,6 +204,8 @@ def test_what_pools_are_scaled_by(charted: Any, everything: dict[str, Any], prom
         f'phaseserve_replica_backlog_seconds{{replica="demo-mixed-1",pod="a",{OF}}}': "4x10",
         f'phaseserve_replica_backlog_seconds{{replica="demo-prefill-0",pod="a",{OF}}}': "100x10",
         'phaseserve_replica_backlog_seconds{replica="demo-mixed-0",namespace="other"}': "1000x10",
+        f'phaseserve_replica_backlog_seconds{{replica="demo-mixed-decode-0",{OTHER}}}': "1000x10",
+        f"phaseserve_pending_prefill_seconds{{{OTHER}}}": "1000x10",
         f'phaseserve_pending_prefill_seconds{{pod="a",{OF}}}': "5x10",
         f'phaseserve_pending_prefill_seconds{{pod="b",{OF}}}': "6x10",
         f'phaseserve_replica_running{{replica="demo-decode-0",pod="a",{OF}}}': "32x10",
@@ -217,7 +221,9 @@ def test_what_pools_are_scaled_by(charted: Any, everything: dict[str, Any], prom
     ]  # fmt: skip
     inputs = [{"series": name, "values": values} for name, values in series.items()]
     case = {"interval": "15s", "input_series": inputs, "promql_expr_test": tests}
-    (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "tests": [case]}))
+    silence = [{"expr": f"phaseserve_pool_{metric}", "eval_time": "1m", "exp_samples": []} for metric, _ in wanted]
+    silent = {"interval": "15s", "input_series": [{"series": "up", "values": "0x10"}], "promql_expr_test": silence}
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "tests": [case, silent]}))
     command = [promtool, "test", "rules", "test.yml"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -240,3 +246,5 @@ def test_a_pool_has_one_owner_of_its_size(charted: Any, everything: dict[str, An
     targets = {one["metadata"]["name"]: [at["name"] for at in one["spec"]["triggers"]]
                for one in documents if one["kind"] == "ScaledObject"}  # fmt: skip
     assert targets == {"demo-prefill": ["backlog-seconds"], "demo-decode": ["decode-occupancy"]}
+    triggers = [at for one in documents if one["kind"] == "ScaledObject" for at in one["spec"]["triggers"]]
+    assert all(at["metadata"]["ignoreNullValues"] == "false" for at in triggers), "KEDA takes silence for 0"
