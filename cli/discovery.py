@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +27,10 @@ def discovery_of(config: RouterConfig, settings: Settings) -> Discovery | None:
         return FileDiscovery(path)
     if config.discovery == "kubernetes":
         try:
-            from k8s.control import KubernetesDiscovery
+            from k8s.control import discovery
         except ModuleNotFoundError as error:
-            told = f"discovery in Kubernetes needs the package {error.name}: pip install 'phaseserve[k8s]'"
+            package = (error.name or "").partition(".")[0]
+            told = f"discovery in Kubernetes needs the package {package}: pip install 'phaseserve[k8s]'"
             raise ConfigError(told, param="router.discovery") from error
-        return KubernetesDiscovery(kubernetes)
+        return asyncio.run(discovery(kubernetes))
     return None

@@ -1,1 +1,1 @@
-"""Kubernetes: discovery, election and scaling for the router. Its only network client is aiohttp (extra `k8s`)."""
+"""Kubernetes: discovery, election and scaling for the router, over the official client (extra `k8s`)."""

@@ -1,19 +1,24 @@
 """One API server over HTTP: bounded calls and watches, and errors by name. The only module that opens connections.
 
-Plain aiohttp and not the `kubernetes` package: five kinds of calls do not need its 126 MB in every image, nor twice the
-time and half as much memory again at each start (`experiments/k8s_discovery`), nor its watch and election, which break
-where ours may not (no back-off on errors, a lease kept on a server that hangs). What is used is in `k8s.access`, and a
+Connections, TLS, proxies and credentials are the official client's (`kubernetes.aio`), by the two calls that all its
+generated methods end in. Its models are left out: they take six times as long to read, and drop the fraction of a time
+where it is zero, which the server refuses in a Lease. So are its watch, informer and election, which break where ours
+may not: no back-off on errors (750 requests a second seen), no notice of a dead connection, a Lease that cannot be
+created, a leader that stays one on a server that hangs. It bounds calls by a total only: each has a deadline of ours
+around it. What the client costs at each start is in `experiments/k8s_discovery`. What is used is in `k8s.access`, and a
 call that is not there is a bug.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
+from kubernetes.aio import client
 
 from k8s.access import NEEDED, Access
 from k8s.credentials import Cluster
@@ -21,6 +26,8 @@ from k8s.objects import Status
 
 MAX_LINE_BYTES = 16 << 20
 """An object is at most 1.5 MiB in etcd; an EndpointSlice of a thousand endpoints is about 400 kB."""
+MAX_CONNECTIONS = 16
+USER_AGENT = "phaseserve-router"
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 _API_VERSIONS = {
@@ -30,7 +37,10 @@ _API_VERSIONS = {
     "coordination.k8s.io": "apis/coordination.k8s.io/v1",
     "discovery.k8s.io": "apis/discovery.k8s.io/v1",
 }
+_AUTHENTICATED = ["BearerToken"]
 _METHODS = {"get": "GET", "list": "GET", "watch": "GET", "create": "POST", "update": "PUT", "patch": "PATCH"}
+_FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
+"""Of a connection. ValueError: a line without end, a proxy or a header that cannot be."""
 Read = TypeVar("Read")
 
 
@@ -51,17 +61,25 @@ class ApiClient:
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self._cluster, self.namespace = cluster, namespace
-        self._session: aiohttp.ClientSession | None = None
+        self._client: client.ApiClient | None = None
+        self._refreshing: asyncio.Task[None] | None = None
         self.num_calls = 0
 
     async def __aenter__(self) -> ApiClient:
-        connector = aiohttp.TCPConnector(ssl=self._cluster.tls or True, limit=16, keepalive_timeout=30)
-        self._session = aiohttp.ClientSession(connector=connector, read_bufsize=MAX_LINE_BYTES)
+        configuration = self._cluster.configuration
+        configuration.connection_pool_maxsize = MAX_CONNECTIONS
+        configuration.client_session_kwargs = {"read_bufsize": MAX_LINE_BYTES}
+        self._client = client.ApiClient(configuration)
+        self._client.user_agent = USER_AGENT
+        self._refreshing = asyncio.create_task(self._cluster.keep_fresh())
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        assert self._session is not None
-        await self._session.close()
+        assert self._client is not None
+        assert self._refreshing is not None
+        self._refreshing.cancel()
+        await asyncio.wait([self._refreshing])
+        await self._client.close()
 
     async def call(
         self,
@@ -74,11 +92,10 @@ class ApiClient:
         timeout_s: float,
     ) -> Read:
         """One request, answered within `timeout_s`. Raises `ApiError` or `ApiUnreachableError`."""
-        content_type = MERGE_PATCH if access.verb == "patch" else JSON
         try:
-            async with asyncio.timeout(timeout_s), self._open(access, name, query, body, content_type) as response:
+            async with asyncio.timeout(timeout_s), self._open(access, name, query, body, timeout_s) as response:
                 raw = await response.read()
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except _FAILURES as error:
             raise _unreachable(error, timeout_s) from error
         return _read(raw, response.status, answer)
 
@@ -86,33 +103,40 @@ class ApiClient:
         """The lines of a watch until the server ends it. Raises as `call`, also in between."""
         query = {**query, "watch": "true"}
         try:
-            async with asyncio.timeout(timeout_s), self._open(access, "", query, None, JSON) as response:
+            async with asyncio.timeout(timeout_s), self._open(access, "", query, None, timeout_s) as response:
                 if response.status != 200:
                     _read(await response.read(), response.status, Status)
                 async for line in response.content:
                     yield line
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:  # ValueError: a line without end
+        except _FAILURES as error:
             raise _unreachable(error, timeout_s) from error
 
-    def _open(self, access: Access, name: str, query: Mapping[str, str] | None, body: Any, content_type: str) -> Any:
+    @asynccontextmanager
+    async def _open(
+        self, access: Access, name: str, query: Mapping[str, str] | None, body: Any, timeout_s: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         assert access in NEEDED, f"{access} is not among the permissions of this room"
-        assert self._session is not None
+        assert self._client is not None
         self.num_calls += 1
-        headers = {"Accept": JSON}
-        if token := self._cluster.bearer.token():
-            headers["Authorization"] = f"Bearer {token}"
-        data = None
-        if body is not None:
-            data, headers["Content-Type"] = msgspec.json.encode(body), content_type
-        url = f"{self._cluster.server}/{self._path(access, name)}"
-        return self._session.request(
-            _METHODS[access.verb], url, params=query, data=data, headers=headers, timeout=aiohttp.ClientTimeout()
+        request = await self._client.param_serialize(
+            method=_METHODS[access.verb],
+            resource_path=_path(access, name),
+            path_params={"namespace": self.namespace, "name": name},
+            query_params=dict(query or {}),
+            header_params={"Accept": JSON, "Content-Type": MERGE_PATCH if access.verb == "patch" else JSON},
+            body=body,
+            auth_settings=_AUTHENTICATED,
         )
+        # Without a total it takes 300 s, which may be less than a watch lasts.
+        answer = await self._client.call_api(*request, _request_timeout=timeout_s, _preload_content=False)
+        async with answer.response as response:
+            yield response
 
-    def _path(self, access: Access, name: str) -> str:
-        plural, _, subresource = access.resource.partition("/")
-        parts = [_API_VERSIONS[access.group], "namespaces", self.namespace, plural]
-        return "/".join([*parts, *filter(None, (name, subresource))])
+
+def _path(access: Access, name: str) -> str:
+    plural, _, subresource = access.resource.partition("/")
+    parts = ["", _API_VERSIONS[access.group], "namespaces", "{namespace}", plural]
+    return "/".join([*parts, *filter(None, ("{name}" if name else "", subresource))])
 
 
 def _unreachable(error: Exception, timeout_s: float) -> ApiUnreachableError:

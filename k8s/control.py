@@ -28,13 +28,17 @@ log = logging.getLogger("phaseserve.k8s")
 MAX_IDENTITY = 200
 
 
-class KubernetesDiscovery:
-    """A `contracts.discovery.Discovery`. Raises `ConfigError` when built where no API server can be named."""
+async def discovery(config: KubernetesConfig) -> KubernetesDiscovery:
+    """Raises `ConfigError` where no API server can be named."""
+    return KubernetesDiscovery(config, await find_cluster(config.kubeconfig))
 
-    def __init__(self, config: KubernetesConfig, cluster: Cluster | None = None) -> None:
-        self._config = config
-        self._cluster = cluster or find_cluster(config.kubeconfig)
-        self._namespace = config.namespace or self._cluster.namespace
+
+class KubernetesDiscovery:
+    """A `contracts.discovery.Discovery`."""
+
+    def __init__(self, config: KubernetesConfig, cluster: Cluster) -> None:
+        self._config, self._cluster = config, cluster
+        self._namespace = config.namespace or cluster.namespace
         name = config.election.identity or socket.gethostname()
         self.identity = f"{name[:MAX_IDENTITY]}_{uuid.uuid4().hex[:8]}"  # another process here is another candidate
         self._endpoints: Endpoints = {}

@@ -1,141 +1,142 @@
-"""Where the API server is and how it knows us: a pod's service account, or a kubeconfig. Reads files and environment.
+"""Where the API server is and how it knows us: a service account or a kubeconfig, by the official client's loaders.
 
-Tokens of service accounts are replaced by the kubelet every hour or so: the file is read again when it changed.
-Kubeconfigs that name a program or a provider to ask for credentials are refused: no router runs with those.
+What they refuse is said in our words. Tokens are read again every minute: the kubelet replaces those of service
+accounts about hourly, and programs that a kubeconfig names (`exec`) give new ones. The loaders' own ways do not do
+here: one fails every call while the file is away and keeps a line's end, the other asks programs only. The last token
+is kept while there is no new one. Certificates and keys are read once.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
+import asyncio
+import logging
 import os
-import ssl
-import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
+from kubernetes.aio import client
+from kubernetes.aio.config import ConfigException, load_incluster_config
+from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
 from contracts.errors import ConfigError
 
+log = logging.getLogger("phaseserve.k8s")
+
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+LOAD_S = 30.0
+"""How long a program may take to give credentials."""
+REFRESH_S = 60.0
+_BEARER = "BearerToken"
 _PARAM = "kubernetes.kubeconfig"
-
-
-class TokenFile:
-    """A bearer token that others may replace at any time."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._read: tuple[int, str] | None = None
-
-    def token(self) -> str:
-        """As it is now; the last one while the file cannot be read."""
-        try:
-            changed_ns = self._path.stat().st_mtime_ns
-            if self._read is None or self._read[0] != changed_ns:
-                self._read = (changed_ns, self._path.read_text(encoding="ascii").strip())
-        except OSError as error:
-            if self._read is None:
-                raise ConfigError(f"cannot read {self._path}: {error.strerror}", param=_PARAM) from error
-        return self._read[1] if self._read is not None else ""
-
-
-class FixedToken:
-    """A bearer token that stays, or none at all (empty)."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def token(self) -> str:
-        """Always the same."""
-        return self._token
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """An API server as one client sees it. `tls` is None for plain HTTP."""
+    """An API server as one client sees it. `kubeconfig` and `context` are empty in a pod."""
 
-    server: str
+    configuration: client.Configuration
     namespace: str
-    tls: ssl.SSLContext | None
-    bearer: TokenFile | FixedToken
+    kubeconfig: str = ""
+    context: str = ""
+
+    @property
+    def server(self) -> str:
+        """Its URL."""
+        return str(self.configuration.host)
+
+    async def refresh(self) -> None:
+        """Read or ask for the token again. Raises `ConfigError`; the one there is stays until there is a new one."""
+        fresh = client.Configuration()
+        if self.kubeconfig:
+            await _load(self.kubeconfig, self.context, fresh)
+        else:
+            _load_service_account(fresh)
+        if token := fresh.api_key.get(_BEARER):
+            self.configuration.api_key[_BEARER] = token
+
+    async def keep_fresh(self) -> None:
+        """`refresh` until cancelled."""
+        trouble = ""
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            try:
+                await self.refresh()
+                trouble = ""
+            except ConfigError as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning("%s; the last token is kept", trouble)
 
 
-def find_cluster(kubeconfig: str = "", environment: Mapping[str, str] | None = None) -> Cluster:
+async def find_cluster(kubeconfig: str = "") -> Cluster:
     """The named kubeconfig, else the pod's service account, else $KUBECONFIG or ~/.kube/config.
 
     Raises `ConfigError` saying what is missing.
     """
-    environment = os.environ if environment is None else environment
-    if not kubeconfig and environment.get("KUBERNETES_SERVICE_HOST"):
-        return _in_cluster(environment)
-    path = Path(kubeconfig or environment.get("KUBECONFIG") or Path.home() / ".kube" / "config")
+    configuration = client.Configuration()
+    if not kubeconfig and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        cluster = Cluster(configuration, _load_service_account(configuration))
+    else:
+        paths = _kubeconfigs(kubeconfig)
+        context, namespace = await _load(paths, "", configuration)
+        cluster = Cluster(configuration, namespace, paths, context)
+        if not configuration.api_key and not configuration.cert_file:
+            log.warning("%s gives no credentials: calls are anonymous", paths)
+    if not cluster.server:
+        raise ConfigError(f"{cluster.kubeconfig}: its current context names no server", param=_PARAM)
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        client.ApiClient(configuration)  # reads the certificates, connects to nobody
     except OSError as error:
-        told = f"no Kubernetes here: not in a pod, and cannot read {path}: {error.strerror}"
+        told = f"{cluster.kubeconfig or SERVICE_ACCOUNT}: cannot use its certificates: {error}"
         raise ConfigError(told, param=_PARAM) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no kubeconfig: {error}", param=_PARAM) from error
-    try:
-        return _from_kubeconfig(document, path)
-    except (KeyError, TypeError, StopIteration, AttributeError, binascii.Error) as error:
-        raise ConfigError(f"{path} is no kubeconfig, or its current context is missing", param=_PARAM) from error
-    except OSError as error:  # certificates that are not there, or not certificates
-        raise ConfigError(f"{path}: cannot use its certificates: {error}", param=_PARAM) from error
+    return cluster
 
 
-def _in_cluster(environment: Mapping[str, str]) -> Cluster:
-    host, port = environment["KUBERNETES_SERVICE_HOST"], environment.get("KUBERNETES_SERVICE_PORT", "443")
+def _kubeconfigs(named: str) -> str:
+    """One path or several, as in $KUBECONFIG."""
+    paths = named or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    if not any(path and Path(path).expanduser().exists() for path in paths.split(os.pathsep)):
+        raise ConfigError(f"no Kubernetes here: not in a pod, and no file {paths}", param=_PARAM)
+    return paths
+
+
+def _load_service_account(configuration: client.Configuration) -> str:
+    """The namespace of the pod."""
     try:
-        tls = ssl.create_default_context(cafile=str(SERVICE_ACCOUNT / "ca.crt"))
+        load_incluster_config(configuration, try_refresh_token=False)
         namespace = (SERVICE_ACCOUNT / "namespace").read_text(encoding="ascii").strip()
-    except OSError as error:
+    except (ConfigException, OSError, ValueError) as error:
         told = f"this pod has no service account token mounted at {SERVICE_ACCOUNT}: {error}"
         raise ConfigError(told, param=_PARAM) from error
-    bearer = TokenFile(SERVICE_ACCOUNT / "token")
-    bearer.token()
-    return Cluster(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", namespace, tls, bearer)
+    _strip(configuration)
+    return namespace
 
 
-def _from_kubeconfig(document: Any, path: Path) -> Cluster:
-    context = _named(document["contexts"], document["current-context"])["context"]
-    cluster = _named(document["clusters"], context["cluster"])["cluster"]
-    user = _named(document.get("users") or [], context["user"])["user"] if context.get("user") else {}
-    user = user or {}
-    for way in ("exec", "auth-provider", "username"):
-        if way in user:
-            raise ConfigError(f"{path}: credentials by {way!r} are not supported: use a token or a certificate")
-    server = str(cluster["server"]).rstrip("/")
-    tls = _tls(cluster, user, path.parent) if server.startswith("https://") else None
-    token_file = user.get("tokenFile")
-    bearer = TokenFile(path.parent / token_file) if token_file else FixedToken(str(user.get("token", "")))
-    return Cluster(server, str(context.get("namespace") or "default"), tls, bearer)
+async def _load(paths: str, context: str, configuration: client.Configuration) -> tuple[str, str]:
+    """The names of the context (the current one for "") and of its namespace."""
+    try:
+        # No base path: what stands in a file is relative to that file.
+        loader = KubeConfigLoader(KubeConfigMerger(paths).config, active_context=context or None, config_base_path=None)
+        if loader.provider is not None:  # its OpenID half sends secrets over connections that nobody verified
+            told = f"{paths}: credentials by an 'auth-provider' are not supported: use a token, a certificate or 'exec'"
+            raise ConfigError(told, param=_PARAM)
+        async with asyncio.timeout(LOAD_S):
+            await loader.load_and_set(configuration)
+        chosen = loader.current_context
+        names = str(chosen["name"]), str(chosen["context"].get("namespace") or "default")
+    except TimeoutError as error:
+        raise ConfigError(f"{paths}: no credentials from its program within {LOAD_S:g} s", param=_PARAM) from error
+    except OSError as error:
+        raise ConfigError(f"{paths}: cannot read {error.filename or 'it'}: {error.strerror}", param=_PARAM) from error
+    except (ConfigException, yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = str(error).partition("{")[0]  # behind that it shows the entry, secrets and all
+        raise ConfigError(f"{paths} cannot be used as a kubeconfig: {reason}", param=_PARAM) from error
+    _strip(configuration)
+    return names
 
 
-def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    return next(entry for entry in entries if entry["name"] == name)
-
-
-def _tls(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSLContext:
-    authority = _bytes_of(cluster, "certificate-authority", folder)
-    tls = ssl.create_default_context(cadata=None if authority is None else authority.decode())
-    if cluster.get("insecure-skip-tls-verify"):
-        tls.check_hostname = False
-        tls.verify_mode = ssl.CERT_NONE
-    certificate, key = _bytes_of(user, "client-certificate", folder), _bytes_of(user, "client-key", folder)
-    if certificate is not None and key is not None:
-        with tempfile.NamedTemporaryFile() as pair:  # the ssl module takes them from files only; 0600
-            pair.write(certificate + b"\n" + key)
-            pair.flush()
-            tls.load_cert_chain(pair.name)
-    return tls
-
-
-def _bytes_of(entry: dict[str, Any], name: str, folder: Path) -> bytes | None:
-    if data := entry.get(f"{name}-data"):
-        return base64.b64decode(data, validate=True)
-    return (folder / entry[name]).read_bytes() if entry.get(name) else None
+def _strip(configuration: client.Configuration) -> None:
+    """A file's last line has an end, which no header may have."""
+    if token := configuration.api_key.get(_BEARER):
+        configuration.api_key[_BEARER] = token.strip()

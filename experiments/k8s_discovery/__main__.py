@@ -4,7 +4,7 @@
    endpoint a second changes its readiness.
 2. How soon a running router has one more replica, also after the API server forgot or was away.
 3. A whole router: time from its start until all replicas are joined, resident memory and CPU with few and with all.
-4. With `--official PYTHON` (an interpreter with the `kubernetes` package): what importing its asyncio half takes.
+4. What importing the official client takes of that, and the HTTP library under it alone.
 """
 
 from __future__ import annotations
@@ -39,10 +39,17 @@ from experiments.load.machine import cpu_seconds
 from experiments.load.origin import origin
 
 IMPORT = (
-    "import time, json; b = time.process_time(); from kubernetes import aio; aio.client.DiscoveryV1Api; c = time."
-    "process_time() - b; r = [int(l.split()[1]) for l in open('/proc/self/status') if l.startswith('VmRSS')][0]; print("
-    "json.dumps({'cpu_s': c, 'mb': r * 1024 / 1e6}))"
+    "import time, json; b = time.process_time(); import {}; c = time.process_time() - b; r = [int(l.split()[1]) for l "
+    "in open('/proc/self/status') if l.startswith('VmRSS')][0]; print(json.dumps({{'cpu_s': c, 'mb': r * 1024 / 1e6}}))"
 )
+
+
+def importing(module: str) -> str:
+    """What it takes, in words."""
+    words = [sys.executable, "-c", IMPORT.format(module)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+    found = json.loads(done.stdout)
+    return f"{found['cpu_s']:.2f} s of CPU, {found['mb']:.0f} MB resident"
 
 
 def change(url: str, stop: threading.Event) -> None:
@@ -103,7 +110,6 @@ def main() -> None:
     parser.add_argument("--endpoints", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long calls are counted (default 60)")
     parser.add_argument("--model", default="smollm2-135m", help="whose tokenizer the router loads")
-    parser.add_argument("--official", metavar="PYTHON", help="an interpreter that has the kubernetes package")
     parser.add_argument("--quick", action="store_true", help="a tenth of the time; writes nothing")
     words = parser.parse_args()
     seconds = words.seconds / 10 if words.quick else words.seconds
@@ -146,16 +152,11 @@ def report(
     changes: dict[str, float],
 ) -> str:
     """Markdown."""
-    official = "not measured here"
-    if words.official:
-        done = subprocess.run([words.official, "-c", IMPORT], capture_output=True, text=True, check=True, timeout=120)
-        found = json.loads(done.stdout)
-        official = f"{found['cpu_s']:.2f} s of CPU, {found['mb']:.0f} MB resident"
     n, slices = words.endpoints, -(-words.endpoints // PER_SLICE)
     lines = [
         f"# Discovery in Kubernetes with {n} endpoints",
         "",
-        origin("python -m experiments.k8s_discovery" + (" --official PYTHON" if words.official else "")),
+        origin("python -m experiments.k8s_discovery"),
         "",
         f"The fake API server of `tests/k8s/apiserver` holds {n} endpoints in {slices} EndpointSlices. One process",
         "answers as all replicas (two heartbeats a second each). All over loopback, on a machine that did other work.",
@@ -189,7 +190,8 @@ def report(
         f"| API calls per minute | {room['calls_per_minute']:.1f} |",
         f"| events per minute | {room['events_per_minute']:.0f} |",
         f"| CPU per minute, s | {room['cpu_s_per_minute']:.2f} |",
-        f"| for comparison, importing `kubernetes.aio` alone | {official} |",
+        f"| of which importing `kubernetes.aio` alone | {importing('kubernetes.aio')} |",
+        f"| for comparison, importing `aiohttp` alone | {importing('aiohttp')} |",
         "",
         "Calls are watches that the server ends after 32 to 48 s, and one list in ten minutes: their number does not",
         "depend on that of the endpoints or their changes. What a router with hundreds of replicas costs is its own",

@@ -17,7 +17,7 @@ from typing import Any
 from contracts.discovery import ReplicaStanding
 from contracts.errors import PhaseServeError
 from k8s.config import KubernetesConfig
-from k8s.control import KubernetesDiscovery
+from k8s.control import discovery
 
 STARTED_S = time.monotonic()
 
@@ -61,14 +61,14 @@ async def measure(kubeconfig: str, endpoints: int, seconds: float) -> dict[str, 
     """Run the discovery until its view is full, then for so long."""
     imported_bytes, imported_cpu_s = resident_bytes(), time.process_time()
     fleet = FirstView(endpoints)
-    discovery = KubernetesDiscovery(KubernetesConfig(kubeconfig=kubeconfig))
     began_s = time.monotonic()
-    task = asyncio.create_task(discovery.run(fleet))
+    found = await discovery(KubernetesConfig(kubeconfig=kubeconfig))
+    task = asyncio.create_task(found.run(fleet))
     await asyncio.wait_for(fleet.full.wait(), 60)
-    full_s, before = time.monotonic() - began_s, dict(discovery.figures())
+    full_s, before = time.monotonic() - began_s, dict(found.figures())
     cpu_s = time.process_time()
     await asyncio.sleep(seconds)
-    after, cpu_s = dict(discovery.figures()), time.process_time() - cpu_s
+    after, cpu_s = dict(found.figures()), time.process_time() - cpu_s
     task.cancel()
     await asyncio.wait([task])
     per_minute = 60.0 / seconds

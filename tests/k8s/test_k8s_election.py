@@ -34,7 +34,7 @@ class Candidates:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def start(self, name: str, config: ElectionConfig = QUICK) -> None:
-        cluster = find_cluster(self._kubeconfig)
+        cluster = await find_cluster(self._kubeconfig)
         api = await self._stack.enter_async_context(ApiClient(cluster, cluster.namespace))
 
         def changed(leader: str | None) -> None:
@@ -202,7 +202,7 @@ async def test_a_frozen_server_changes_nothing_about_that(candidates: Any, fake:
 
 async def test_without_the_right_to_leases_nobody_leads(tmp_path: Path, admin_of: Any, server: Any) -> None:
     admin = admin_of(server)
-    cluster = find_cluster(str(server.kubeconfig(tmp_path, admin.namespace, "router-token")))
+    cluster = await find_cluster(str(server.kubeconfig(tmp_path, admin.namespace, "router-token")))
     heard: list[str | None] = []
     async with ApiClient(cluster, cluster.namespace) as api:
         election = Election(api, QUICK, "a", heard.append)

@@ -63,7 +63,7 @@ def scene(tmp_path: Path, admin_of: Callable[[Any], Any]) -> Callable[..., Any]:
     @asynccontextmanager
     async def make(server: Any, token: str = "admin-token", **settings: float) -> AsyncIterator[Scene]:
         admin = admin_of(server)
-        cluster = find_cluster(str(server.kubeconfig(tmp_path, admin.namespace, token)))
+        cluster = await find_cluster(str(server.kubeconfig(tmp_path, admin.namespace, token)))
         async with ApiClient(cluster, cluster.namespace) as api:
             found: list[Scene] = []
             reflector = Reflector(

@@ -24,6 +24,8 @@ from k8s.scaler import Scaler
 STS, PODS, EVENTS = "apis/apps/v1/statefulsets", "api/v1/pods", "api/v1/events"
 DEPLOYMENTS = "apis/apps/v1/deployments"
 HPAS = "apis/autoscaling/v1/horizontalpodautoscalers"
+TARGET = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "p"}
+CLAIM = {"metadata": {"name": "hpa-p"}, "spec": {"scaleTargetRef": TARGET, "minReplicas": 1, "maxReplicas": 9}}
 MORE, FEWER = ProposeReplicas(1, "it is busy"), ProposeReplicas(-1, "it is idle")
 POOL = PoolConfig(workload="p", min_replicas=1, max_replicas=3)
 
@@ -108,7 +110,7 @@ def scene(tmp_path: Path, admin_of: Callable[[Any], Any]) -> Callable[..., Any]:
     @asynccontextmanager
     async def make(server: Any, *pools: PoolConfig, **settings: float) -> AsyncIterator[Scene]:
         admin, fleet = admin_of(server), FleetOfWords()
-        cluster = find_cluster(str(server.kubeconfig(tmp_path, admin.namespace)))
+        cluster = await find_cluster(str(server.kubeconfig(tmp_path, admin.namespace)))
         values = {"cooldown_s": 0.01, "every_s": 0.05, "drain_s": 30.0, "keep_s": 30.0, **settings}
         config = ScalingConfig(enabled=True, pools=pools or (POOL,), **values)
         async with ApiClient(cluster, cluster.namespace) as api:
@@ -191,17 +193,21 @@ async def test_a_drain_that_takes_too_long_is_left_to_the_pods_own(scene: Any, f
         assert here.fleet.wishes == [ReplicaDrainRequested("p-1")]
 
 
-async def test_somebody_elses_change_during_a_drain_is_not_undone(scene: Any, fake: Any) -> None:
+@pytest.mark.parametrize("claimed", [False, True])
+async def test_somebody_elses_change_during_a_drain_is_not_undone(scene: Any, fake: Any, claimed: bool) -> None:
     async with scene(fake) as here:
         here.workload(size=2)
         await here.begin()
         here.fleet.put("p-1", sequences=1)
         here.scaler.propose(FEWER)
         await here.until(lambda: bool(here.fleet.wishes))
-        here.admin.do("PATCH", STS, "p/scale", {"spec": {"replicas": 3}})
+        if claimed:
+            here.admin.do("POST", HPAS, body=CLAIM)
+        else:
+            here.admin.do("PATCH", STS, "p/scale", {"spec": {"replicas": 3}})
         del here.fleet.replicas["p-1"]
         await here.until(lambda: here.scaler.refusals == 1)
-        assert here.size() == 3
+        assert here.size() == (2 if claimed else 3)
 
 
 async def test_a_pool_that_an_autoscaler_claims_is_left_alone_with_a_clear_event(scene: Any, server: Any) -> None:
@@ -209,9 +215,7 @@ async def test_a_pool_that_an_autoscaler_claims_is_left_alone_with_a_clear_event
     async with scene(server) as here:
         here.workload(size=2)
         await here.begin()
-        target = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "p"}
-        spec = {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 9}
-        here.admin.do("POST", HPAS, body={"metadata": {"name": "hpa-p"}, "spec": spec})
+        here.admin.do("POST", HPAS, body=CLAIM)
         for _ in range(2):
             refusals = here.scaler.refusals
             here.scaler.propose(MORE)

@@ -136,6 +136,12 @@ async def test_an_address_that_is_no_longer_found_is_left_when_its_connection_is
     assert [link.endpoint for link in links] == [A, C]
     assert (made[A].runs, made[C].runs, made[C].ends) == (1, 1, 0)
     assert links.missing() == [f"{A}: not connected yet", f"{C}: not connected yet"]
+    # 4. found and gone again at once
+    links.found([A, C, "tcp://10.0.0.4:5"])
+    links.found([A, C])
+    await asyncio.sleep(0.01)
+    assert [link.endpoint for link in links] == [A, C]
+    assert made["tcp://10.0.0.4:5"].runs == 0
     task.cancel()
     await asyncio.wait([task])
 
@@ -174,10 +180,10 @@ def test_a_router_that_could_find_nobody_says_so_and_does_not_start(words: list[
 def test_without_the_extra_a_router_says_what_to_install_and_otherwise_needs_none_of_it(
     monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith(("k8s.", "aiohttp"))]:
+    for name in [name for name in sys.modules if name.split(".")[0] in ("k8s", "kubernetes")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
     assert main(["router", "--discovery", "kubernetes"]) == 2
-    assert "needs the package aiohttp: pip install 'phaseserve[k8s]'" in capsys.readouterr().err
+    assert "needs the package kubernetes: pip install 'phaseserve[k8s]'" in capsys.readouterr().err
     assert main(["router", "--discovery", "file", "--replicas-file", "/nowhere"]) == 2
     assert "cannot read /nowhere" in capsys.readouterr().err
