@@ -25,7 +25,7 @@ from k8s.cluster_events import ClusterEvents
 from k8s.config import PoolConfig, ScalingConfig
 from k8s.labels import DELETION_COST, FIRST_TO_GO
 from k8s.objects import AutoscalerList, Bookmark, Scale
-from k8s.scaling_rules import Grow, PoolState, Refused, Shrink, choose, claims, is_empty
+from k8s.scaling_rules import Grow, PoolState, Refused, Shrink, choose, claims, is_empty, no_longer
 
 log = logging.getLogger("phaseserve.k8s")
 
@@ -75,6 +75,8 @@ class Scaler:
                 await self._turn()
             except (ApiError, ApiUnreachableError) as error:
                 self._failed(error)
+                if isinstance(error, ApiError) and error.status == 404:
+                    self._leaving = None  # the workload is gone
                 await asyncio.sleep(self._backoff.failed(random.random()))
             else:
                 self._trouble = None
@@ -113,9 +115,12 @@ class Scaler:
 
     async def _look(self) -> list[PoolState]:
         """All pools as they are."""
-        autoscalers = await self._api.call(LIST_AUTOSCALERS, AutoscalerList, timeout_s=CALL_S)
-        claimed = claims(autoscalers.items or ())
+        claimed = await self._claims()
         return [await self._look_at(pool, claimed.get((pool.kind, pool.workload))) for pool in self._config.pools]
+
+    async def _claims(self) -> dict[tuple[str, str], str]:
+        autoscalers = await self._api.call(LIST_AUTOSCALERS, AutoscalerList, timeout_s=CALL_S)
+        return claims(autoscalers.items or ())
 
     async def _look_at(self, pool: PoolConfig, claimed_by: str | None) -> PoolState:
         scale = await self._api.call(_GET[pool.kind], Scale, name=pool.workload, timeout_s=CALL_S)
@@ -153,10 +158,11 @@ class Scaler:
         shrink = leaving.shrink
         if not is_empty(shrink.victim, self._fleet.standings()) and time.monotonic() < leaving.latest:
             return
-        pool = await self._look_at(shrink.pool.config, None)
-        if pool.wanted != shrink.pool.wanted:
-            told = f"somebody made it {pool.wanted} pods meanwhile"
-            await self._refuse(Refused(f"{pool.config.workload} is not made smaller: {told}", pool))
+        config = shrink.pool.config
+        pool = await self._look_at(config, (await self._claims()).get((config.kind, config.workload)))
+        refusal = no_longer(shrink, pool, time.monotonic() - leaving.latest, self._config)
+        if refusal is not None:
+            await self._refuse(refusal)
         else:
             await self._resize(pool, shrink.to, f"{shrink.victim or 'its last pod'} can be spared")
         self._leaving = None

@@ -138,14 +138,32 @@ def _order(pool: PoolState, change: int) -> tuple[float, str]:
     return (filled if change > 0 else -filled, pool.config.workload)
 
 
+def no_longer(shrink: Shrink, pool: PoolState, late_s: float, config: ScalingConfig) -> Refused | None:
+    """Why a pool is left as it is after all, now that its victim is empty, or has had its time `late_s` ago."""
+    if (claimed := _claimed(pool)) is not None:
+        return claimed
+    told = None
+    if pool.wanted != shrink.pool.wanted:
+        told = f"somebody made it {pool.wanted} pods meanwhile"
+    elif late_s > config.keep_s:
+        told = "it could not be done in time"
+    return None if told is None else Refused(f"{pool.config.workload} is not made smaller: {told}", pool)
+
+
+def _claimed(pool: PoolState) -> Refused | None:
+    if pool.claimed_by is None:
+        return None
+    told = (
+        f"the HorizontalPodAutoscaler {pool.claimed_by} scales {pool.config.kind} {pool.config.workload}, so the fleet "
+        "leaves it alone: take the pool out of kubernetes.scaling.pools, or the autoscaler away"
+    )
+    return Refused(told, pool, loud=True)
+
+
 def _why_not(pool: PoolState, change: int, config: ScalingConfig, now: float) -> Refused | None:
     name = f"{pool.config.kind} {pool.config.workload}"
-    if pool.claimed_by is not None:
-        told = (
-            f"the HorizontalPodAutoscaler {pool.claimed_by} scales {name}, so the fleet leaves it alone: take the pool "
-            "out of kubernetes.scaling.pools, or the autoscaler away"
-        )
-        return Refused(told, pool, loud=True)
+    if (claimed := _claimed(pool)) is not None:
+        return claimed
     if change > 0 and pool.wanted >= pool.config.max_replicas:
         return Refused(f"{name} is at its most, {pool.config.max_replicas}", pool)
     if change < 0 and pool.wanted <= pool.config.min_replicas:

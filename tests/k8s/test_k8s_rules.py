@@ -18,7 +18,7 @@ from k8s.config import ElectionConfig, KubernetesConfig, PoolConfig, ScalingConf
 from k8s.lease_rules import LeaseView, micro_time, must_stop, released
 from k8s.objects import Autoscaler, EndpointSlice, Lease, LeaseSpec, Metadata
 from k8s.role_labels import due
-from k8s.scaling_rules import Grow, PoolState, Refused, Shrink, belongs, choose, claims, is_empty
+from k8s.scaling_rules import Grow, PoolState, Refused, Shrink, belongs, choose, claims, is_empty, no_longer
 from k8s.slices import endpoints_of
 
 WALL = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
@@ -203,6 +203,21 @@ def test_a_deployment_gives_up_the_one_that_can_be_spared_or_has_least_to_do() -
 )
 def test_pods_belong_to_a_workload_by_name(kind: Any, name: str, its: bool) -> None:
     assert belongs(name, PoolConfig(workload="p", kind=kind)) is its
+
+
+def test_a_pool_is_left_as_it_is_when_what_was_decided_is_no_longer_so() -> None:
+    shrink = Shrink(pool(), 1, "p-1")
+    assert no_longer(shrink, pool(), -1.0, SCALING) is None
+    assert no_longer(shrink, pool(), SCALING.keep_s, SCALING) is None
+    for found, late_s, told in (
+        (pool(claimed_by="hpa-p"), 0.0, "hpa-p scales"),
+        (pool("p", 3), 0.0, "somebody made it 3 pods"),
+        (pool(), SCALING.keep_s + 1.0, "not be done in time"),
+    ):
+        refused = no_longer(shrink, found, late_s, SCALING)
+        assert refused is not None
+        assert told in refused.reason
+        assert refused.loud is (found.claimed_by is not None)
 
 
 def test_a_replica_has_left_when_it_is_gone_or_drained_and_empty() -> None:
