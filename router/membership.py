@@ -73,11 +73,12 @@ class Links:
             while True:
                 self._changed.clear()
                 for endpoint, link in list(self._links.items()):
-                    if endpoint not in self._running:
-                        self._running[endpoint] = group.create_task(link.run())
-                    elif endpoint not in self._wanted and link.replica_id is None:
-                        self._running.pop(endpoint).cancel()
+                    if endpoint not in self._wanted and link.replica_id is None:
+                        if endpoint in self._running:  # else it went before it was connected to
+                            self._running.pop(endpoint).cancel()
                         del self._links[endpoint]
+                    elif endpoint not in self._running:
+                        self._running[endpoint] = group.create_task(link.run())
                 await self._changed.wait()
 
     def _connect(self, endpoint: str) -> ReplicaLink:
