@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import socket
@@ -19,13 +20,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from contracts.errors import ConfigError
 
 log = logging.getLogger("phaseserve.replica")
 
 MAX_CONNECTIONS = 32
-KEEP_ALIVE_S = 5
+CONNECTION_S = 5.0
 CLOSE_S = 2.0
 
 Reason = Callable[[], str | None]
@@ -63,6 +65,30 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Connection(HttpToolsProtocol):
+    """Lives `CONNECTION_S` at most, and less when `MAX_CONNECTIONS` newer ones come: a probe is the newest, so it
+    is answered however many there are that say nothing, or say it slowly. Were it refused, the replica would be ended.
+    """
+
+    _numbers = itertools.count()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        """Makes room for itself."""
+        super().connection_made(transport)
+        self._number = next(self._numbers)
+        self._end = self.loop.call_later(CONNECTION_S, transport.abort)
+        others = [one for one in self.connections if isinstance(one, _Connection)]
+        if len(others) > MAX_CONNECTIONS:
+            oldest = min(others, key=lambda one: one._number)
+            self.connections.discard(oldest)
+            oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Its time is over."""
+        self._end.cancel()
+        super().connection_lost(exc)
+
+
 @asynccontextmanager
 async def health_server(health: Health, host: str, port: int | None) -> AsyncIterator[int | None]:
     """Answers on `port` (0: any free one) as long as it is open, and yields the port; nothing where it is None.
@@ -75,13 +101,11 @@ async def health_server(health: Health, host: str, port: int | None) -> AsyncIte
     listener = _listen(host, port)
     settings = uvicorn.Config(
         _application(health),
-        http="httptools",
+        http=_Connection,
         ws="none",
         lifespan="off",
         access_log=False,
         log_config=None,
-        limit_concurrency=MAX_CONNECTIONS,
-        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=1,
     )
     server = _Server(settings)
@@ -104,6 +128,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen()
     except OSError as error:
         listener.close()
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}", param="health_port") from error
