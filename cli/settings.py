@@ -69,6 +69,10 @@ def _router_secrets() -> dict[str, Any]:
     found: dict[str, Any] = {name: os.environ[variable] for name, variable in names.items() if os.environ.get(variable)}
     if keys := os.environ.get(API_KEYS_VARIABLE):
         found["api_keys"] = [key.strip() for key in keys.split(",") if key.strip()]
+        if not found["api_keys"]:
+            raise ConfigError(
+                f"there is no key in {API_KEYS_VARIABLE}: unset it if everybody may ask", param="api_keys"
+            )
     return found
 
 

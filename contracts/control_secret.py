@@ -39,4 +39,5 @@ def check_control_secret(secret: str) -> None:
 
 
 def _stretched(secret: str) -> bytes:
-    return hashlib.blake2b(secret.encode(), digest_size=64).digest()
+    raw = secret.encode(errors="surrogateescape")  # bytes of an environment that are no text
+    return hashlib.blake2b(raw, digest_size=64).digest()

@@ -75,3 +75,8 @@ def test_a_short_secret_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least 16 characters"):
         check_control_secret("guess me")
     check_control_secret("")
+
+
+def test_a_secret_may_be_any_bytes_of_the_environment() -> None:
+    seeds = {key_seed(secret * 16, ControlEnd.ROUTER) for secret in ("\udcff", "\udcfe", "é", "e")}
+    assert len(seeds) == 4
