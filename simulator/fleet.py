@@ -31,12 +31,15 @@ ROUTER_SILENCE_S = 5.0
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """One replica by name, whatever process runs there now. `ended` are the processes that were."""
+    """One replica by name, whatever process runs there now. `ended` are the processes that were.
+
+    Its link carries `link_bytes_per_s` each way, and nothing while the process is frozen."""
 
     replica_id: str
     group: Group
     role: Role
     body: SimulatedReplica
+    link_bytes_per_s: float
     ended: list[SimulatedReplica] = field(default_factory=list)
     processes: int = 1
 
@@ -94,7 +97,8 @@ class SimulatedFleet:
                     self._add(group, change.role or group.role)
             case SetLink(replica_id=replica_id, bytes_per_s=rate):
                 for place in [self._place(replica_id)] if replica_id else list(self.places.values()):
-                    self.network.set_host(place.replica_id, rate, rate)
+                    place.link_bytes_per_s = rate
+                    self._set_link(place)
             case RestartRouter():
                 self._restart_router(change.restart_s)
 
@@ -126,8 +130,9 @@ class SimulatedFleet:
     def _add(self, group: Group, role: Role) -> None:
         replica_id = f"{group.prefix}-{self._numbers[group.prefix]}"
         self._numbers[group.prefix] += 1
-        self.network.set_host(replica_id, group.link_bytes_per_s, group.link_bytes_per_s)
-        self.places[replica_id] = Place(replica_id, group, role, self._start(replica_id, group, role, 1))
+        rate = group.link_bytes_per_s
+        self.network.set_host(replica_id, rate, rate)
+        self.places[replica_id] = Place(replica_id, group, role, self._start(replica_id, group, role, 1), rate)
 
     def _start(self, replica_id: str, group: Group, role: Role, number: int) -> SimulatedReplica:
         """A new process, and its handshake with the router."""
@@ -180,11 +185,13 @@ class SimulatedFleet:
         place.body = self._start(place.replica_id, place.group, place.role, place.processes)
 
     def _freeze(self, place: Place, for_s: float) -> None:
-        name = place.replica_id
-        egress, ingress = self.network.egress[name], self.network.ingress[name]
         place.body.freeze(for_s)
-        self.network.set_host(name, 0.0, 0.0)
-        self.clock.after(for_s, self.network.set_host, name, egress, ingress)
+        self._set_link(place)
+        self.clock.after(for_s, self._set_link, place)
+
+    def _set_link(self, place: Place) -> None:
+        rate = 0.0 if place.body.frozen else place.link_bytes_per_s
+        self.network.set_host(place.replica_id, rate, rate)
 
     # --- the router
 
@@ -193,8 +200,11 @@ class SimulatedFleet:
         return SimulatedRouter(core, self.clock, self.collector, self.scenario.router)
 
     def _restart_router(self, restart_s: float) -> None:
-        """Replicas end what the dead router asked for once it has been silent for long enough."""
+        """Replicas end what the dead router asked for once it has been silent for long enough. One that is down cannot
+        die again."""
         old = self.router
+        if not old.alive:
+            return
         old.stop(Unavailable("the router was restarted").info())
         for body in old.bodies.values():
             self.clock.after(ROUTER_SILENCE_S, body.forget, tuple(body.core.state.sequences))

@@ -11,7 +11,7 @@ from simulator.fleet import Place, SimulatedFleet
 from simulator.pipeline import Pipeline
 from simulator.report import Bubbles, ReplicaReport, Report
 from simulator.scenario import Scenario
-from simulator.statistics import jain_index
+from simulator.statistics import Sketch, jain_index
 
 RECOVERY_BELOW = 0.9
 
@@ -98,7 +98,9 @@ def _replica(place: Place, ended_at: float) -> ReplicaReport:
     alive_s = sum((ended_at if body.ended_at is None else body.ended_at) - body.started_at for body in bodies)
     works = [body.engine.work for body in bodies]
     counters = [body.core.state.counters for body in bodies]
-    state = place.body.core.state
+    state, iteration = place.body.core.state, Sketch()
+    for work in works:
+        iteration.take(work.iteration)
     pipelines = [body.engine.pipeline for body in bodies if body.engine.pipeline is not None]
     return ReplicaReport(
         replica_id=place.replica_id,
@@ -116,6 +118,6 @@ def _replica(place: Place, ended_at: float) -> ReplicaReport:
         overdraft_s=sum(counter.overdraft_s for counter in counters),
         mape=state.predictor.mape,
         stages=max((pipeline.num_stages for pipeline in pipelines), default=1),
-        iteration_s=place.body.engine.work.iteration.summary(),
+        iteration_s=iteration.summary(),
         bubbles_s=_bubbles(pipelines),
     )
