@@ -44,6 +44,7 @@ class SimulatedEngine:
         self._steps = steps
         num_stages = steps.num_stages if isinstance(steps, NoisySteps) else 1
         self.pipeline = Pipeline(num_stages) if num_stages > 1 else None
+        self._free_at = 0.0
         self._truth: dict[str, tuple[int, SampledToken, SampledToken]] = {}
 
     def expect(self, sequence_id: str, ends_at: int) -> None:
@@ -83,12 +84,15 @@ class SimulatedEngine:
             work.decode_s += duration_s
 
     def run(self, batch: Batch, now: float) -> tuple[float, float]:
-        """In how many seconds this batch has ended, and what it is said to have taken: the same, but in a pipeline,
-        where it waits for others and a step takes what its slowest stage does. It counts as done.
+        """In how many seconds this batch has ended, and what it is said to have taken: the same, but where it waits for
+        others that were given in before, and in a pipeline, where a step takes what its slowest stage does. It counts
+        as done.
         """
         work, shape, pipeline = self.work, _shape_of(batch), self.pipeline
         if pipeline is None:
-            after_s = said_s = duration_s = self._steps.step_s(shape)
+            said_s = duration_s = self._steps.step_s(shape)
+            after_s = max(0.0, self._free_at - now) + duration_s
+            self._free_at = now + after_s
         else:
             assert isinstance(self._steps, NoisySteps)
             stage_s, hop_s = self._steps.stage_times_s(shape)

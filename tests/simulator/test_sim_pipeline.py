@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import msgspec
 import pytest
 
+from contracts.batch import Batch, Chunk
+from contracts.phase import Phase
 from contracts.request import Slo
 from scheduling.config import ReplicaCoreConfig
 from scheduling.step_shape import StepShape
-from simulator.cost import believed_of, num_stages
+from simulator.cost import Fitted, NoisySteps, believed_of, num_stages
 from simulator.deployment import Deployment
+from simulator.engine import SimulatedEngine
 from simulator.lengths import Constant
 from simulator.pipeline import Pipeline
 from simulator.report import Report
@@ -134,3 +139,11 @@ def test_the_predictor_of_a_piped_core_starts_from_the_time_of_one_stage() -> No
     shape.add_prefill(0, 512)
     believed = believed_of(cost)
     assert shape.predict_s(believed) == pytest.approx(max(cost.stage_times_s(shape)), rel=0.2)
+
+
+def test_batches_of_an_engine_without_stages_wait_for_each_other() -> None:
+    """A core may be told to have several in flight; the device still computes one at a time."""
+    engine = SimulatedEngine(NoisySteps(Fitted(a0=0.25, a1=0.0), 0.0, Random(0)))
+    batch = Batch(step_index=0, phase=Phase.DECODE, chunks=(Chunk("a", (1,), 5, (0,), True),))
+    assert [engine.run(batch, 0.0) for _ in range(3)] == [(0.25, 0.25), (0.5, 0.25), (0.75, 0.25)]
+    assert engine.run(batch, 2.0) == (0.25, 0.25)
