@@ -115,7 +115,7 @@ class Apart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         decodes, prompts = StepShape(), StepShape()
         decodes.add_decodes(shape.decodes, shape.decode_context)
         prompts.tokens = shape.tokens - shape.decodes
-        prompts.past_chunk, prompts.chunk_sq = shape.past_chunk, shape.chunk_sq
+        prompts.past, prompts.past_chunk, prompts.chunk_sq = shape.past, shape.past_chunk, shape.chunk_sq
         return max(self.of.step_s(shape), self.of.step_s(prompts) + self.share * self.of.step_s(decodes))
 
 
