@@ -8,6 +8,8 @@ import msgspec
 
 from scheduling.config_checks import require
 
+_MOST_SIZES = 1024
+
 
 class ChunkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sizes in tokens, of a whole step. `dcp_greedy` and `dcp_predictive` choose among the multiples of `grain` from
@@ -36,6 +38,8 @@ class ChunkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         for name in ("smallest", "grain"):
             require(getattr(self, name) >= 1, f"chunks.{name}", "must be at least 1")
         require(self.largest >= self.smallest, "chunks.largest", "must be at least chunks.smallest")
+        few = (self.largest - self.smallest) // self.grain < _MOST_SIZES
+        require(few, "chunks.grain", f"must leave at most {_MOST_SIZES} sizes to choose among")
         for name in ("free_share", "calm", "pressed", "spare", "stale_after"):
             require(0.0 <= getattr(self, name) <= 1.0, f"chunks.{name}", "must be between 0 and 1")
         require(0.0 < self.window_s < math.inf, "chunks.window_s", "must be positive")

@@ -11,6 +11,8 @@ import msgspec
 from contracts.errors import ConfigError
 
 _KIND = "kind"
+MOST_RATE = 1e9
+"""Requests per second. Far beyond it the time between two is lost in rounding, and a run would never end."""
 
 
 class Gamma(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="gamma", tag_field=_KIND):
@@ -20,7 +22,7 @@ class Gamma(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cv: float = 1.0
 
     def __post_init__(self) -> None:
-        _require(0.0 < self.rate < math.inf, "rate", "must be positive")
+        _require(0.0 < self.rate <= MOST_RATE, "rate", f"must be positive, at most {MOST_RATE:g}")
         _require(0.0 <= self.cv < math.inf, "cv", "must not be negative")
 
     def times(self, random: Random) -> Iterator[float]:
@@ -39,9 +41,9 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cv: float = 1.0
 
     def __post_init__(self) -> None:
-        fits = bool(self.rates) and min(self.rates) >= 0.0 and 0.0 < self.rates[-1] < math.inf
-        _require(fits, "rates", "must be one or more rates, none negative, the last positive")
-        _require(self.step_s > 0.0, "step_s", "must be positive")
+        fits = bool(self.rates) and all(0.0 <= rate <= MOST_RATE for rate in self.rates) and self.rates[-1] > 0.0
+        _require(fits, "rates", f"must be one or more rates of at most {MOST_RATE:g}, none negative, the last positive")
+        _require(0.0 < self.step_s < math.inf, "step_s", "must be positive")
         _require(0.0 <= self.cv < math.inf, "cv", "must not be negative")
 
     def times(self, random: Random) -> Iterator[float]:
@@ -68,7 +70,7 @@ class Diurnal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cv: float = 1.0
 
     def __post_init__(self) -> None:
-        _require(0.0 < self.rate < math.inf, "rate", "must be positive")
+        _require(0.0 < self.rate <= MOST_RATE, "rate", f"must be positive, at most {MOST_RATE:g}")
         _require(0.0 <= self.swing < 1.0, "swing", "must be at least 0 and below 1")
         _require(self.period_s > 0.0, "period_s", "must be positive")
         _require(0.0 <= self.cv < math.inf, "cv", "must not be negative")

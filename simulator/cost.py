@@ -75,7 +75,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         """Raises `ConfigError` unless both columns grow."""
         if len(self.points) < 2 or any(
-            late[0] <= early[0] or late[1] < early[1] or early[1] <= 0.0
+            not (0 <= early[0] < late[0] and 0.0 < early[1] <= late[1] < math.inf)
             for early, late in zip(self.points, self.points[1:], strict=False)
         ):
             raise ConfigError("cost.points needs two points or more, with growing tokens and seconds", param="cost")

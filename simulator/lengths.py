@@ -10,6 +10,8 @@ import msgspec
 from contracts.errors import ConfigError
 
 _KIND = "kind"
+MOST_TOKENS = 10_000_000
+"""More no prompt and no answer has: each prompt is made, token by token, before anybody can refuse it."""
 
 
 class Constant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="constant", tag_field=_KIND):
@@ -18,7 +20,7 @@ class Constant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tokens: int
 
     def __post_init__(self) -> None:
-        _require(self.tokens >= 1, "tokens", "must be at least 1")
+        _require(1 <= self.tokens <= MOST_TOKENS, "tokens", f"must be at least 1, at most {MOST_TOKENS}")
 
     @property
     def longest(self) -> int:
@@ -38,6 +40,7 @@ class Uniform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         _require(1 <= self.low <= self.high, "low", "must be at least 1 and at most high")
+        _require(self.high <= MOST_TOKENS, "high", f"must be at most {MOST_TOKENS}")
 
     @property
     def longest(self) -> int:
@@ -61,7 +64,7 @@ class LogNormal(
     def __post_init__(self) -> None:
         _require(self.median >= 1.0, "median", "must be at least 1")
         _require(self.median <= self.mean < math.inf, "mean", "must be finite and at least the median")
-        _require(self.most >= 1, "most", "must be at least 1")
+        _require(1 <= self.most <= MOST_TOKENS, "most", f"must be at least 1, at most {MOST_TOKENS}")
 
     @property
     def longest(self) -> int:
@@ -83,6 +86,7 @@ class Empirical(
 
     def __post_init__(self) -> None:
         _require(bool(self.values) and min(self.values) >= 1, "values", "must be one or more lengths of at least 1")
+        _require(max(self.values) <= MOST_TOKENS, "values", f"must be at most {MOST_TOKENS}")
 
     @property
     def longest(self) -> int:

@@ -31,8 +31,8 @@ class Moe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """Raises `ConfigError`, naming the number."""
         if not 0 < self.top_k <= self.num_experts or self.expert_size < 1:
             raise ConfigError("moe: top_k and expert_size must be positive, top_k not above num_experts", param="moe")
-        if min(self.shared_size, self.dense_layers) < 0 or self.skew <= 0.0:
-            raise ConfigError("moe: shared_size, dense_layers must not be negative, skew positive", param="moe")
+        if min(self.shared_size, self.dense_layers) < 0 or not 0.01 <= self.skew <= 1e6:
+            raise ConfigError("moe: shared_size, dense_layers must not be negative, skew 0.01 to 1e6", param="moe")
 
     def covered(self, tokens: float) -> float:
         """How many experts of a layer so many tokens reach."""

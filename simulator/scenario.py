@@ -16,6 +16,8 @@ from simulator.cost import CostModel, Fitted
 from simulator.observer import RouterTimes
 from simulator.workload import Workload
 
+_SHORTEST_S = 1e-6
+
 
 class KVShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The KV of one token: `2 * num_layers * num_kv_heads * head_dim` values, and how it is cut into blocks."""
@@ -158,6 +160,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for name in ("duration_s", "heartbeat_s", "window_s", "patience_s"):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be positive", param=name)
+        if self.heartbeat_s < _SHORTEST_S:
+            raise ConfigError(f"heartbeat_s must be at least {_SHORTEST_S:g}", param="heartbeat_s")
         for name in ("latency_s", "warmup_s", "start_s"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must not be negative", param=name)

@@ -13,8 +13,10 @@ from pathlib import Path
 import msgspec
 
 from contracts.errors import ConfigError
+from simulator.lengths import MOST_TOKENS
 
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+MOST_SPEED = 1e12
 MOONCAKE_BLOCK = 512
 """Tokens that one of Mooncake's `hash_ids` stands for."""
 
@@ -41,8 +43,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     most: int = 0
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.speed < math.inf:
-            raise ConfigError("trace.speed must be positive", param="trace.speed")
+        if not 0.0 < self.speed <= MOST_SPEED:
+            raise ConfigError(f"trace.speed must be positive, at most {MOST_SPEED:g}", param="trace.speed")
         if self.skip < 0 or self.most < 0:
             raise ConfigError("trace.skip and trace.most must not be negative", param="trace.skip")
 
@@ -133,4 +135,6 @@ def _row(at_s: float, prompt_tokens: int, output_tokens: int, hash_ids: tuple[in
         raise ValueError("the time of arrival is not a number")
     if prompt_tokens < 0 or output_tokens < 0:
         raise ValueError("the number of tokens is negative")
+    if max(prompt_tokens, output_tokens) > MOST_TOKENS:
+        raise ValueError(f"more than {MOST_TOKENS} tokens")
     return TraceRow(at_s, max(1, prompt_tokens), max(1, output_tokens), hash_ids)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import statistics
+from collections.abc import Callable
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -12,10 +14,13 @@ import pytest
 
 from contracts.errors import ConfigError
 from contracts.phase import Role
+from scheduling.chunk_config import ChunkConfig
 from scheduling.step_shape import StepShape
 from simulator.arrivals import Arrivals, Diurnal, Gamma, Steps
 from simulator.cost import Fitted, NoisySteps, Table, believed_of
+from simulator.cost_file import Measured
 from simulator.lengths import Constant, Empirical, LogNormal, Uniform
+from simulator.models import Moe
 from simulator.roofline import Roofline
 from simulator.scenario import Group, Scenario
 from simulator.scenarios import KV_30B, KV_34B, L20_34B
@@ -134,6 +139,7 @@ def test_a_trace_out_of_order_begins_with_its_earliest_request(tmp_path: Path) -
             "line 3",
         ),
         ("z.csv", HEAD + "9" * 200_000 + ",9,2\n", "cannot be read"),
+        ("z.csv", HEAD + "2023-11-16 18:00:00,999999999999,2\n", "line 2: more than"),
         ("z.jsonl", '{"timestamp": NaN, "input_length": 1, "output_length": 1}\n', "line 1"),
         ("z.jsonl", '{"timestamp": 0, "input_length": Infinity, "output_length": 1}\n', "line 1"),
     ],
@@ -215,6 +221,39 @@ def test_jain() -> None:
     assert jain_index([1.0, 1.0]) == 1.0
     assert jain_index([1.0, 0.0, 0.0, 0.0]) == 0.25
     assert jain_index([]) == 1.0
+
+
+NAN, INF, HUGE = math.nan, math.inf, 10**12
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Steps(rates=(1.0, NAN, 2.0), step_s=1.0),
+        lambda: Steps(rates=(1.0, INF, 2.0), step_s=1.0),
+        lambda: Steps(rates=(0.0, 2.0), step_s=INF),
+        lambda: Gamma(rate=1e300),
+        lambda: Diurnal(rate=1e300),
+        lambda: Trace(path="t.csv", speed=1e300),
+        lambda: Scenario(fleet=(Group(role=Role.MIXED, cost=L20_34B),), heartbeat_s=1e-18),
+        lambda: Table(points=((1, NAN), (2, 0.1))),
+        lambda: Table(points=((1, 0.1), (2, NAN))),
+        lambda: Table(points=((1, 0.1), (2, INF))),
+        lambda: Moe(num_experts=8, top_k=2, expert_size=64, skew=NAN),
+        lambda: Moe(num_experts=8, top_k=2, expert_size=64, skew=INF),
+        lambda: Constant(tokens=HUGE),
+        lambda: Uniform(low=1, high=HUGE),
+        lambda: LogNormal(mean=2.0, median=1.0, most=HUGE),
+        lambda: Empirical(values=(1, HUGE)),
+        lambda: ChunkConfig(largest=HUGE, grain=1),
+        lambda: Measured(tokens=1, past_chunk=0, chunk_sq=1, decode_context=0, decodes=0, past=0, alone_s=()),
+        lambda: Measured(tokens=1, past_chunk=0, chunk_sq=1, decode_context=0, decodes=0, past=0, alone_s=(0.0,)),
+    ],
+)
+def test_what_would_never_end_or_fill_the_memory_is_refused(make: Callable[[], object]) -> None:
+    """NaN passes every comparison that is written the other way round; TOML has it."""
+    with pytest.raises(ConfigError):
+        make()
 
 
 def test_wrong_settings_are_named() -> None:
