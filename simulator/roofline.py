@@ -45,6 +45,10 @@ class Roofline(
         of, on = self.of, self.on
         if self.tp < 1 or of.num_heads % self.tp:
             raise ConfigError(f"tp {self.tp} must divide the {of.num_heads} heads of {of.name}", param="tp")
+        if of.mla is None and max(self.tp, of.num_kv_heads) % min(self.tp, of.num_kv_heads):
+            raise ConfigError(
+                f"tp {self.tp} must divide the {of.num_kv_heads} KV heads of {of.name}, or be a multiple", param="tp"
+            )
         if self.tp > on.max_devices:
             raise ConfigError(f"tp {self.tp} is more than the {on.max_devices} {on.name} of a node", param="tp")
         if not 1 <= self.pp <= of.num_layers:

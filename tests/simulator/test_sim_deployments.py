@@ -77,6 +77,7 @@ def test_kv_sizes(name: str, size: int) -> None:
         ({"model": "deepseek-v3", "hardware": "h100", "tp": 8}, "does not fit on H100"),
         ({"model": "deepseek-v3", "hardware": "a800", "tp": 8}, "does not compute in float8"),
         ({"model": "llama-30b", "hardware": "l20", "tp": 8}, "must divide the 52 heads"),
+        ({"model": "qwen2.5-14b", "hardware": "l20", "tp": 5}, "tp 5 must divide the 8 KV heads"),
         ({"model": "qwen2-72b", "hardware": "l20", "tp": 16}, "more than the 8 L20"),
         ({"model": "qwen2-72b", "hardware": "l20", "pp": 81}, "between 1 and the 80 layers"),
         ({"model": "qwen2-72b", "hardware": "l20", "tp": 8, "dtype": "float4"}, "does not compute in float4"),
