@@ -122,7 +122,10 @@ class PeerLists:
     def _note_told(self, name: str, peers: tuple[Peer, ...] | None) -> None:
         known = self._known[name]
         for peer in known.told or ():
-            self._told_of[peer.replica_id].discard(name)
+            told_of = self._told_of[peer.replica_id]
+            told_of.discard(name)
+            if not told_of:
+                del self._told_of[peer.replica_id]
         known.told = peers
         for peer in peers or ():
             self._told_of.setdefault(peer.replica_id, set()).add(name)

@@ -168,3 +168,15 @@ def test_lists_made_anew_only_where_something_changed_are_those_of_the_whole_fle
         seen |= told(lists)
         _lists_as_defined(known, expected)
         assert seen == expected
+
+
+def test_pods_that_come_and_go_leave_nothing_behind() -> None:
+    lists = PeerLists()
+    lists.joined(identity("p0"), Role.PREFILL)
+    for number in range(20):
+        lists.joined(identity(f"d{number}"), Role.DECODE)
+        assert told(lists)["p0"] == [(f"d{number}", "i1")]
+        lists.left(f"d{number}")
+        assert told(lists) == {"p0": []}
+    assert not lists._told_of
+    assert not lists._changed
