@@ -22,6 +22,8 @@ KV_BYTES = "kv_bytes_per_token"
 """A label of every case: of the first group of replicas."""
 _OUTSIDE_PARENTHESES = re.compile(r",(?![^(]*\))")
 _SPACED = 1.0 + 1e-9
+_EXACT = 2**53
+"""From there on text that is read as a number may be another whole number than was written."""
 
 
 class Axis(msgspec.Struct, frozen=True):
@@ -186,6 +188,8 @@ def _number(name: str, axis: Axis, value: float) -> Label:
     if axis.kind is int:
         if value != int(value):
             raise ConfigError(f"{name} must be a whole number, but is {value:g}", param=name)
+        if abs(value) >= _EXACT:
+            raise ConfigError(f"{name} must be below {_EXACT}, but is {value:g}", param=name)
         return int(value)
     return float(value)
 

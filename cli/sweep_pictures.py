@@ -29,9 +29,10 @@ def pictures_of(
     targets of all rows, if they have the same."""
     varied = [name for name, values in axes.items() if len(values) > 1 and name not in ("rate", "seed")]
     found: dict[str, bytes] = {}
+    suffixes: set[str] = set()
     for where, mine, names in _pictures(varied, axes, rows):
         lines = _lines(names, mine)
-        suffix, place = _suffix(where), ", ".join(f"{name} {_short(value)}" for name, value in where.items())
+        suffix, place = _suffix(where, suffixes), ", ".join(f"{name} {_short(value)}" for name, value in where.items())
         if len(axes.get("rate", ())) > 1:
             title = f"Attainment over the arrival rate{': ' if place else ''}{place}"
             picture = draw_attainment([_attainment(name, some) for name, some in lines], share=share, title=title)
@@ -67,12 +68,20 @@ def _pictures(
 
 
 def _lines(names: Names, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    found: dict[str, list[Row]] = {}
+    """Rows with the same values of these axes, and what to call them: as short as tells them apart."""
+    found: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        words = [_short(row[label_of(name)]) if name in ("layout", "model", "hardware", "data", "trace") else
-                 f"{label_of(name)} {_short(row[label_of(name)])}" for name in names]  # fmt: skip
-        found.setdefault(", ".join(words) or "all", []).append(row)
-    return list(found.items())
+        found.setdefault(tuple(row[label_of(name)] for name in names), []).append(row)
+    for tell in (_short, str):
+        called = [", ".join(_word(name, tell(value)) for name, value in zip(names, values, strict=True)) or "all"
+                  for values in found]  # fmt: skip
+        if len(set(called)) == len(found):
+            break
+    return list(zip(called, found.values(), strict=True))
+
+
+def _word(name: str, value: str) -> str:
+    return value if name in ("layout", "model", "hardware", "data", "trace") else f"{label_of(name)} {value}"
 
 
 def _attainment(name: str, rows: Sequence[Row]) -> Line:
@@ -106,13 +115,16 @@ def _maps(
     scanned = len(axes.get("rate", ())) > 1
     what = f"goodput at {share:.0%}, requests/s" if scanned else "attainment"
     found: dict[str, bytes] = {}
+    suffixes: set[str] = set()
     for values in itertools.islice(itertools.product(*(axes[name] for name in outer)), MAX_PICTURES):
         where = dict(zip(outer, values, strict=True))
         mine = [row for row in rows if all(row[label_of(name)] == value for name, value in where.items())]
         cells = _cells(mine, share, scanned=scanned, models="model" in axes)
         if cells:
             place = "".join(f", {name} {_short(value)}" for name, value in where.items())
-            found[f"crossover{_suffix(where)}.png"] = draw_crossover(cells, title=f"Best layout ({what}){place}")
+            found[f"crossover{_suffix(where, suffixes)}.png"] = draw_crossover(
+                cells, title=f"Best layout ({what}){place}"
+            )
     return found
 
 
@@ -155,8 +167,12 @@ def _mean(rows: Sequence[Row], name: str) -> float:
     return sum(row.number(name) for row in rows) / len(rows)
 
 
-def _suffix(where: Mapping[str, Label]) -> str:
-    return "".join(f"-{re.sub(r'[^A-Za-z0-9.]+', '_', f'{name}_{_short(value)}')}" for name, value in where.items())
+def _suffix(where: Mapping[str, Label], taken: set[str]) -> str:
+    """For a file's name; two files in different folders may be called alike."""
+    plain = "".join(f"-{re.sub(r'[^A-Za-z0-9.]+', '_', f'{name}_{_short(value)}')}" for name, value in where.items())
+    suffix = plain if plain not in taken else f"{plain}-{len(taken) + 1}"
+    taken.add(suffix)
+    return suffix
 
 
 def _short(value: object) -> str:

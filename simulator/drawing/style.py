@@ -24,6 +24,7 @@ _TOP = 0.97
 _RC = {
     "font.family": "DejaVu Sans",
     "font.size": FONT,
+    "text.parse_math": False,  # names of files may hold dollars
     "axes.titlesize": FONT + 2,
     "axes.labelsize": FONT,
     "axes.spines.top": False,

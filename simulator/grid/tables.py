@@ -17,6 +17,7 @@ from simulator.goodput import Goodput
 from simulator.grid.case import Row, Value
 
 ERROR = "error"
+_INT64 = 2**63
 
 
 def missing_parquet() -> str | None:
@@ -69,7 +70,9 @@ def _kind(values: Sequence[Value]) -> type:
         return str
     if bool in seen:
         return bool
-    return float if float in seen else int
+    if float in seen:
+        return float
+    return int if all(-_INT64 <= value < _INT64 for value in values if isinstance(value, int)) else str
 
 
 def goodput_columns(by: Sequence[str], found: dict[tuple[Value, ...], Goodput]) -> dict[str, list[Value]]:

@@ -17,7 +17,9 @@ import pytest
 from cli import sweep
 from cli.main import main
 from cli.sweep_axes import parse_variation, values_of
+from cli.sweep_pictures import _lines, _suffix
 from contracts.errors import ConfigError
+from simulator.grid import Row
 
 FILE = """
 [slo]
@@ -123,6 +125,7 @@ def test_another_grid_does_not_mix_unless_told(tmp_path: Path, capsys: pytest.Ca
         (["--rate", "5:1:1"], "no values"),
         (["--rate", "0.000001:99999:0.0000001"], "too many"),
         (["--seed", "1.5"], "whole number"),
+        (["--seed", "99999999999999999999"], "below"),
         (["--model", "nope", "--hardware", "l20"], "no model 'nope'"),
         (["--model", "qwen3-8b", "--hardware", "abacus"], "no hardware 'abacus'"),
         (["--model", "qwen2-72b", "--hardware", "l20"], "does not fit"),
@@ -177,6 +180,14 @@ def test_without_an_optional_library_the_extra_is_named(
     assert option in said
     assert not (tmp_path / "out").exists()
     assert main([*words, option]) == 0
+
+
+def test_files_of_one_name_in_two_folders_are_two_lines_and_two_pictures() -> None:
+    rows = [Row(key=path, labels={"trace": path, "tp": 1}, figures={}) for path in ("/a/x.csv", "/b/x.csv", "/b/y.csv")]
+    assert [name for name, _ in _lines(("trace", "tp"), rows[1:])] == ["x.csv, tp 1", "y.csv, tp 1"]
+    assert [(name, len(some)) for name, some in _lines(("trace",), rows)] == [(str(r["trace"]), 1) for r in rows]
+    taken: set[str] = set()
+    assert len({_suffix({"trace": str(row["trace"])}, taken) for row in rows}) == 3
 
 
 def test_values_are_lists_and_ranges_and_words() -> None:

@@ -92,3 +92,8 @@ def test_no_two_of_eight_series_look_alike_and_layouts_keep_their_look() -> None
     found = looks(names)
     assert len({(look.colour, look.marker, look.dash) for look in found.values()}) == len(names)
     assert found["phased"] == looks(["x", "phased"])["phased"]
+
+
+def test_names_are_no_formulas() -> None:
+    line = Line(name="a$\\frac$.csv", points=((1.0, 1.0), (2.0, 3.0)))
+    assert draw_lines((line,), title="$\\x$", x_label="x (s)", y_label="y (s)").startswith(PNG)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import time
@@ -15,6 +16,7 @@ from simulator import models
 from simulator.changes import Kill
 from simulator.grid import Case, Row, at_rates, failed, goodputs, run_grid
 from simulator.grid.case import _content, key_of
+from simulator.grid.tables import as_parquet
 from simulator.report import Report
 from simulator.roofline import Roofline
 from simulator.scenarios import small
@@ -127,6 +129,12 @@ def test_a_row_is_of_what_is_in_the_files_that_its_scenario_names(tmp_path: Path
     trace.write_text(trace.read_text().replace("9,2", "8,2"))
     _content.cache_clear()
     assert len({first, second, key()}) == 3
+
+
+def test_whole_numbers_that_parquet_has_no_room_for_are_text() -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = parquet.read_table(io.BytesIO(as_parquet({"seed": [1, 2**70], "small": [1, -(2**63)]})))
+    assert table.to_pydict() == {"seed": ["1", str(2**70)], "small": [1, -(2**63)]}
 
 
 def test_goodput_of_rows_is_that_of_a_scan() -> None:
