@@ -17,6 +17,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cli.asked import Parser, check_target
 from cli.profile_neighbours import NEIGHBOUR, Neighbours, be_neighbour
 from cli.settings import Settings, add_arguments
 from contracts.engine import Engine
@@ -34,7 +35,7 @@ from simulator.scenario import KVShape
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="phaseserve profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_arguments(parser)
@@ -81,8 +82,7 @@ def _config(arguments: argparse.Namespace) -> ReplicaConfig:
     for name, least in (("neighbours", 0), ("repeats", 1), ("decodes", 2)):
         if getattr(arguments, name) < least:
             raise ConfigError(f"--{name} must be at least {least}", param=f"--{name}")
-    if arguments.out is not None and not arguments.out.absolute().parent.is_dir():
-        raise ConfigError(f"--out: there is no folder {arguments.out.absolute().parent}", param="--out")
+    check_target("--out", arguments.out)
     settings = Settings.from_arguments(arguments)
     cores = os.cpu_count() or 1
     threads = settings.table("engine").get("threads") or max(1, cores // (1 + arguments.neighbours))

@@ -44,6 +44,8 @@ def test_a_neighbour_computes_beside_it(tmp_path: Path) -> None:
         (["--neighbours", "-1"], "--neighbours must be at least 0"),
         (["--decodes", "1"], "--decodes must be at least 2"),
         (["--out", "/nowhere/cost.json"], "there is no folder /nowhere"),
+        (["--out", "/"], "cannot be written"),
+        (["--repeats", "six"], "invalid int value"),
         (["--set", "replica.fake.num_blocks=2"], "no room for a profile"),
         (["--set", "engine.colour=red"], "colour"),
     ],
@@ -52,4 +54,6 @@ def test_what_is_wrong_is_said_before_anything_runs(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*QUICK, *words]) == 2
-    assert says in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
