@@ -32,8 +32,7 @@ def report_of(run: Ran, ended_at: float) -> Report:
     seen, scenario, fleet = run.collector, run.scenario, run.fleet
     replicas = tuple(_replica(place, ended_at) for place in fleet.places.values())
     everything, keys = seen.all, seen.keys
-    counted_s = max(1e-9, ended_at - max(scenario.start_s, scenario.warmup_s))
-    arriving_s = max(1e-9, run.last_arrival_s - scenario.start_s)
+    arriving_s, counted_s = spans_s(scenario, run.last_arrival_s, ended_at)
     alive_s = sum(replica.alive_s for replica in replicas)
     return Report(
         seed=scenario.seed,
@@ -76,6 +75,12 @@ def report_of(run: Ran, ended_at: float) -> Report:
         proposals=tuple(seen.proposals),
         events=run.clock.num_done,
     )
+
+
+def spans_s(scenario: Scenario, last_arrival_s: float, ended_at: float) -> tuple[float, float]:
+    """What rates are per second of: the seconds in which requests arrived, and those that are counted."""
+    arriving_s = max(1e-9, last_arrival_s - scenario.start_s)
+    return arriving_s, max(1e-9, ended_at - max(scenario.start_s, scenario.warmup_s))
 
 
 def _bubbles(pipelines: list[Pipeline]) -> Bubbles:

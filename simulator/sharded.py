@@ -20,7 +20,7 @@ import msgspec
 from contracts.errors import ConfigError
 from simulator.collector import Collector
 from simulator.report import Report
-from simulator.reporting import RECOVERY_BELOW, jain_of_tokens
+from simulator.reporting import RECOVERY_BELOW, jain_of_tokens, spans_s
 from simulator.run import Run
 from simulator.scenario import Group, Scenario
 from simulator.statistics import jain_index
@@ -28,10 +28,12 @@ from simulator.statistics import jain_index
 
 @dataclass(frozen=True, slots=True)
 class ShardRun:
-    """What one shard found: its own report, and the distributions behind it."""
+    """What one shard found: its own report, and the distributions behind it. When its last request arrived."""
 
+    scenario: Scenario
     report: Report
     seen: Collector
+    last_arrival_s: float
 
 
 def shard_of(scenario: Scenario, index: int, count: int) -> Scenario:
@@ -64,11 +66,11 @@ def simulate_sharded(scenario: Scenario, shards: int, workers: int | None = None
 def run_shard(scenario: Scenario) -> ShardRun:
     """One part, here."""
     run = Run(scenario)
-    return ShardRun(run.finish(), run.collector.detach())
+    return ShardRun(scenario, run.finish(), run.collector.detach(), run.last_arrival_s)
 
 
 def merged(shards: Sequence[ShardRun]) -> Report:
-    """One report of all parts, in their order. `duration_s` is the longest, rates add up."""
+    """One report of all parts, in their order. `duration_s` is the longest, and rates are over all of it."""
     first, reports = shards[0].report, [shard.report for shard in shards]
     if len(shards) == 1:
         return first
@@ -78,16 +80,19 @@ def merged(shards: Sequence[ShardRun]) -> Report:
     alive_s = sum(replica.alive_s for report in reports for replica in report.replicas)
     busy_s = sum(replica.busy * replica.alive_s for report in reports for replica in report.replicas)
     everything, keys = seen.all, list(seen.keys.values())
+    arrived, ended_at = sum(report.arrived for report in reports), max(report.duration_s for report in reports)
+    last_arrival_s = max(shard.last_arrival_s for shard in shards)
+    arriving_s, counted_s = spans_s(shards[0].scenario, last_arrival_s, ended_at)
     return msgspec.structs.replace(
         first,
-        duration_s=max(report.duration_s for report in reports),
-        arrived=sum(report.arrived for report in reports),
+        duration_s=ended_at,
+        arrived=arrived,
         finished=everything.finished,
         refused=dict(sorted(seen.refused.items())),
-        rate=sum(report.rate for report in reports),
-        throughput=sum(report.throughput for report in reports),
-        attained_per_s=sum(report.attained_per_s for report in reports),
-        output_tokens_per_s=sum(report.output_tokens_per_s for report in reports),
+        rate=arrived / arriving_s,
+        throughput=everything.finished / counted_s,
+        attained_per_s=everything.usual.attained / counted_s,
+        output_tokens_per_s=seen.output_tokens / counted_s,
         usual=everything.usual.clocks(everything.ended),
         ecoserve=everything.ecoserve.clocks(everything.ended),
         switch_wait_s=seen.switch_wait.summary(),

@@ -43,6 +43,11 @@ def test_the_report_is_that_of_all_requests_and_replicas() -> None:
     assert report.usual.ttft_s.most == max(part.usual.ttft_s.most for part in parts)
     assert report.usual.attained == pytest.approx(sum(part.usual.attained * part.arrived for part in parts) / 120)
     assert sum(window.arrived for window in report.windows) == 120
+    assert report.rate == pytest.approx(simulate(scenario()).rate)
+    counted_s = max(part.duration_s for part in parts) - scenario().start_s
+    assert report.throughput * counted_s == pytest.approx(120)
+    assert report.output_tokens_per_s * counted_s == pytest.approx(120 * 12)
+    assert report.attained_per_s * counted_s == pytest.approx(120 * report.usual.attained)
     assert merged([run_shard(scenario())]).json() == simulate(scenario()).json()
 
 
