@@ -35,8 +35,15 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Raises `ConfigError` for what cannot have been measured."""
         counts = (self.tokens, self.past_chunk, self.chunk_sq, self.decode_context, self.decodes, self.past)
         times = (*self.alone_s, *self.crowded_s)
-        if min(counts) < 0 or not self.alone_s or not all(0.0 < time_s < math.inf for time_s in times):
-            raise ConfigError("cost file: a measured step has counts of 0 or more and positive times", param="measured")
+        if (
+            self.tokens < 1
+            or min(counts) < 0
+            or not self.alone_s
+            or not all(0.0 < time_s < math.inf for time_s in times)
+        ):
+            raise ConfigError(
+                "cost file: a measured step has tokens, no negative count, positive times", param="measured"
+            )
 
     @property
     def shape(self) -> StepShape:

@@ -248,6 +248,7 @@ NAN, INF, HUGE = math.nan, math.inf, 10**12
         lambda: ChunkConfig(largest=HUGE, grain=1),
         lambda: Measured(tokens=1, past_chunk=0, chunk_sq=1, decode_context=0, decodes=0, past=0, alone_s=()),
         lambda: Measured(tokens=1, past_chunk=0, chunk_sq=1, decode_context=0, decodes=0, past=0, alone_s=(0.0,)),
+        lambda: Measured(tokens=0, past_chunk=0, chunk_sq=0, decode_context=0, decodes=0, past=0, alone_s=(0.1,)),
     ],
 )
 def test_what_would_never_end_or_fill_the_memory_is_refused(make: Callable[[], object]) -> None:
