@@ -25,6 +25,7 @@ def start_sending(state: ReplicaState, sequence: Sequence) -> None:
     leg = sequence.request.leg
     if isinstance(leg, PrefillLeg):
         sequence.transfer_open = True
+        state.links.started(sequence.request_id)
         state.transfer_actions.append(
             SendKV(
                 request_id=sequence.request_id,
@@ -44,6 +45,7 @@ def hand_over(state: ReplicaState, sequence: Sequence, logprobs: tuple[TokenLogp
     hold_s = sender_hold_s(state.config, links.bytes_in_flight(peer_id), links.bytes_per_s(peer_id))
     sequence.lease_until = now + hold_s
     state.start_sending(sequence, now)
+    links.computed(sequence.request_id, now)
     commit = CommitKV(request_id=sequence.request_id, token_ids=sequence.last_token, logprobs=logprobs)
     state.transfer_actions.append(commit)
 

@@ -70,6 +70,10 @@ class LinkEstimate:
         self._known = self._estimate(list(self._samples))
         return True
 
+    def forget(self) -> None:
+        """The link is known to have changed: the next measurement alone is the estimate, until then it stays."""
+        self._samples.clear()
+
     @property
     def bytes_per_s(self) -> float | None:
         """The estimate; None before the first measurement."""

@@ -1,7 +1,8 @@
 """What the sending side knows of its links, and when a link is worth a probe.
 
 A probe costs the transfers beside it. So it goes only over a link on which nothing is under way, only when the rate is
-not known or stale, one at a time and not often; real transfers keep the estimate fresh for free.
+not known or stale, one at a time and not often; real transfers keep the estimate fresh for free, also
+while they last (`scheduling.link_flights`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from dataclasses import dataclass
 from contracts.handoff import LinkView
 from contracts.replica_io import LinkDown, LinkMeasured, LinkUp, ProbeLink
 from scheduling.config import ReplicaCoreConfig
-from scheduling.link_estimate import AGREE, LinkEstimate
+from scheduling.link_estimate import AGREE, SHORTEST_S, LinkEstimate
+from scheduling.link_flights import Flights
 
 MAX_DOWN_LINKS = 64
 DOUBT_SHARE = 0.1
+FELL = 0.25
+"""A link is known to have fallen when what is under way cannot have crossed at this share of its estimate: receivers
+are shared, too, by senders that do not know of each other."""
 _ROUNDING_S = 1e-6
 
 
@@ -37,13 +42,13 @@ class Link:
 
 
 class LinkTable:
-    """All links of one replica, by peer, and the bytes that were granted on each and not acknowledged yet."""
+    """All links of one replica, by peer, and the transfers that were granted on each and not acknowledged yet."""
 
-    __slots__ = ("_granted", "_links", "_probe_peer", "_probed_at")
+    __slots__ = ("_flights", "_links", "_probe_peer", "_probed_at")
 
     def __init__(self) -> None:
         self._links: dict[str, Link] = {}
-        self._granted: dict[str, tuple[str, int]] = {}
+        self._flights = Flights()
         self._probe_peer: str | None = None
         self._probed_at: float | None = None
 
@@ -82,30 +87,43 @@ class LinkTable:
         if event.probe and self._probe_peer == event.peer_id:
             self._probe_peer = None
         link = self._links.get(event.peer_id)
-        if link is not None and link.why_not is None:
-            known = link.estimate.bytes_per_s
-            if link.estimate.add(event.num_bytes, event.duration_s, now, at_least=event.at_least):
-                link.doubted = not event.probe and (link.doubted or _differs(known, event.num_bytes / event.duration_s))
+        if link is None or link.why_not is not None or not SHORTEST_S <= event.duration_s < math.inf:
+            return
+        known, fallen = link.estimate.bytes_per_s, self._fallen_to(link, now)
+        beside = self._flights.measured(event.peer_id, event.num_bytes, event.duration_s, now, probe=event.probe)
+        num_bytes = event.num_bytes + (0 if event.at_least else beside)
+        fell = fallen is not None and known is not None and num_bytes < FELL * known * event.duration_s
+        if fell:
+            link.estimate.forget()  # what did not arrive in time said so before
+        if link.estimate.add(num_bytes, event.duration_s, now, at_least=event.at_least and not fell):
+            link.doubted = not event.probe and (link.doubted or _differs(known, num_bytes / event.duration_s))
 
     def granted(self, request_id: str, peer_id: str, num_bytes: int) -> None:
         """These bytes will go to that peer."""
-        self._granted[request_id] = (peer_id, num_bytes)
+        self._flights.granted(request_id, peer_id, num_bytes)
+
+    def started(self, request_id: str) -> None:
+        """What is computed of it goes out from now on."""
+        self._flights.started(request_id)
+
+    def computed(self, request_id: str, now: float) -> None:
+        """All of it is computed: from now on only the link holds it up."""
+        self._flights.computed(request_id, now)
 
     def closed(self, request_id: str) -> None:
         """Nothing more of this request goes out."""
-        self._granted.pop(request_id, None)
+        self._flights.closed(request_id)
 
     def note_transfer(self, request_id: str, *, failed: bool) -> None:
         """Count one hand-off that ended."""
-        peer_id, _ = self._granted.get(request_id, ("", 0))
-        link = self._links.get(peer_id)
+        link = self._links.get(self._flights.peer_of(request_id) or "")
         if link is not None:
             link.transfers += not failed
             link.failed_transfers += failed
 
     def bytes_in_flight(self, peer_id: str) -> int:
         """Granted to the peer and not acknowledged."""
-        return sum(num_bytes for peer, num_bytes in self._granted.values() if peer == peer_id)
+        return self._flights.bytes_to(peer_id)
 
     def bytes_per_s(self, peer_id: str) -> float | None:
         """The estimated rate; None for an unknown peer and before the first measurement."""
@@ -121,7 +139,7 @@ class LinkTable:
             wait_s = config.link_probe_gap_s if self._probe_peer is None else config.link_probe_deadline_s
             if since_s < wait_s:
                 return None
-        busy = {peer_id for peer_id, _ in self._granted.values()}
+        busy = self._flights.peers()
         due = [link for link in self._links.values() if link.peer_id not in busy and _is_stale(link, config, now)]
         if not due:
             return None
@@ -147,17 +165,23 @@ class LinkTable:
         """What the fleet may know."""
         return tuple(self._view(link, now) for link in self._links.values())
 
+    def _fallen_to(self, link: Link, now: float) -> float | None:
+        """What the rate has certainly fallen below, None as long as the estimate may hold."""
+        known, most = link.estimate.bytes_per_s, self._flights.at_most(link.peer_id, now)
+        return most if known is not None and most is not None and most < FELL * known else None
+
     def _view(self, link: Link, now: float) -> LinkView:
+        fallen = self._fallen_to(link, now)
         return LinkView(
             peer_id=link.peer_id,
             peer_incarnation=link.peer_incarnation,
             why_not=link.why_not,
             transport=link.transport,
             device=link.device,
-            bytes_per_s=link.estimate.bytes_per_s,
-            spread=link.estimate.spread,
+            bytes_per_s=link.estimate.bytes_per_s if fallen is None else fallen,
+            spread=link.estimate.spread if fallen is None else 0.0,
             latency_s=link.latency_s,
-            age_s=link.estimate.age_s(now) or 0.0,
+            age_s=0.0 if fallen is not None else link.estimate.age_s(now) or 0.0,
             bytes_in_flight=self.bytes_in_flight(link.peer_id),
             transfers=link.transfers,
             failed_transfers=link.failed_transfers,
