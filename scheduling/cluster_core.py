@@ -66,7 +66,9 @@ class ClusterCore:
         self.placement = place = Placement(config)
         self._leader: str | None = None
         self._scaling = MacroScaling(config.macro, place.fleet_decisions)
-        self.planner = FleetPlanner(config, place.fleet, place.roles, place.fleet_decisions, place.demand)
+        self.planner = FleetPlanner(
+            config, place.fleet, place.roles, place.fleet_decisions, place.demand, place.pending
+        )
 
     def handle(self, event: ClusterEvent, now: float) -> list[ClusterAction]:
         """Take one event; returns what to do, in order. Raises `InvalidTransition` on an arrival whose id is in use.

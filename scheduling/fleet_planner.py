@@ -2,8 +2,9 @@
 
 Every few seconds the demand, the replicas' own step costs and the measured links give what one replica carries in each
 role (`fleet_capacity`), and that gives the mix that carries most (`fleet_mixes`). The fleet moves towards it only when
-the present mix is near its limit, the other carries clearly more, and this was found several times in a row; then one
-replica at a time. Whoever has the fewest streams changes first. Pinned replicas never do.
+the present mix is near its limit, the other carries clearly more, and this is certain (`fleet_certainty`) or was found
+several times in a row; then one replica after the other, each as soon as the one before says its new role. Whoever has
+least of what its new role does not do changes first. Pinned replicas never do.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from contracts.cluster_io import ClientRequestArrived, ClusterAction
 from contracts.phase import Role
 from scheduling.cluster_availability import demanded_layout
 from scheduling.cluster_fleet import Fleet
+from scheduling.cluster_pending import PendingQueue
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_capacity import RoleRates, Site, role_rates, within
+from scheduling.fleet_certainty import certain_gain, certain_rate
 from scheduling.fleet_decisions import FleetDecisions
 from scheduling.fleet_mixes import Bounds, Mix, best_mix, carried
 from scheduling.fleet_site import decoding_now, poolable, site_of
@@ -25,6 +28,8 @@ from scheduling.role_changes import RoleChanges
 
 BUILD_ORDER = (Role.DECODE, Role.PREFILL, Role.ALTERNATING, Role.MIXED)
 """A decode replica without a prefill replica can still serve whole requests; a prefill replica alone is no use."""
+SAYS_S = 1.0
+"""A replica that does not say its new role within so long is not waited for."""
 
 
 class FleetPlanner:
@@ -37,12 +42,14 @@ class FleetPlanner:
         roles: RoleChanges,
         decisions: FleetDecisions,
         estimate: DemandEstimate,
+        pending: PendingQueue,
     ) -> None:
         self._config = config
         self._fleet = fleet
         self._roles = roles
         self._decisions = decisions
         self._estimate = estimate
+        self._pending = pending
         self._goal: Mix | None = None
         self._found: tuple[Mix | None, int] = (None, 0)
         self._evaluated_at: float | None = None
@@ -75,13 +82,18 @@ class FleetPlanner:
         if self._evaluated_at is None or now >= self._evaluated_at + config.every_s:
             self._evaluated_at = now
             self._evaluate(now)
-        if (
-            self._goal is None
-            or self._goal.total != len(self._members())
-            or (self._changed_at is not None and now < self._changed_at + config.change_every_s)
-        ):
+        if self._goal is None or self._goal.total != len(self._members()) or not self._may_change(now):
             return []
         return self._approach(now)
+
+    def _may_change(self, now: float) -> bool:
+        """Whether the last change was long enough ago, and is done: with two under way nobody may be left to serve."""
+        if self._changed_at is None:
+            return True
+        pause_s = self._config.planner.change_every_s
+        if any(record.wanted_role is not None for record in self._members()):
+            pause_s = max(SAYS_S, pause_s)
+        return now >= self._changed_at + pause_s
 
     def _evaluate(self, now: float) -> None:
         members = self._members()
@@ -111,21 +123,37 @@ class FleetPlanner:
             if carried(self._goal, rates) >= now_carried:
                 return  # on the way; another goal would have to wait until this one is reached
             self._goal = None
+        near_limit = demand.rate > config.near_limit * now_carried or self._queued_s() > demand.slo.ttft_s
         wanted = best != present and (
             (demand.rate > config.comfort * now_carried and then_carried >= config.gain * now_carried)
-            or (demand.rate > config.near_limit * now_carried and then_carried >= config.any_gain * now_carried)
+            or (near_limit and then_carried >= config.any_gain * now_carried)
         )
         held = self._reached_at is not None and now < self._reached_at + config.hold_s
         held = held and demand.rate < config.drastic * now_carried  # a link that fell does not wait
-        unsure = self._estimate.is_young(now) and then_carried < config.drastic * now_carried
-        if not wanted or held or unsure:
+        if not wanted or held:
+            self._found = (None, 0)
+            return
+        certain = self._is_certain(present, best, demand, now_carried, site)
+        if self._estimate.is_young(now) and not certain and then_carried < config.drastic * now_carried:
             self._found = (None, 0)
             return
         mix, times = self._found
         self._found = (best, times + 1 if mix is not None and _alike(mix, best) else 1)
-        if self._found[1] >= config.confirm:
+        if certain or self._found[1] >= config.confirm:
             self._goal, self._found = best, (None, 0)
             self._tell(present, best, demand, rates, site, now)
+
+    def _is_certain(self, present: Mix, best: Mix, demand: Demand, now_carried: float, site: Site) -> bool:
+        """Whether the present mix is over its comfort and the other one better, whatever the error of the estimate."""
+        config = self._config.planner
+        if certain_rate(demand) <= config.comfort * now_carried:
+            return False
+        return certain_gain(present, best, demand, site, demanded_layout(None, self._config)) >= config.any_gain
+
+    def _queued_s(self) -> float:
+        """Prefill that waits, in seconds of each replica."""
+        members = self._members()
+        return (self._pending.prefill_s + sum(record.backlog_s for record in members)) / max(1, len(members))
 
     def _approach(self, now: float) -> list[ClusterAction]:
         """Give one more replica its role, or note that the goal is reached or cannot be."""
@@ -147,7 +175,11 @@ class FleetPlanner:
     def _next_change(
         self, members: Sequence[ReplicaRecord], present: Mix, goal: Mix
     ) -> tuple[ReplicaRecord, Role] | None:
-        """Whose role changes next: the replica with the fewest streams among those of a role there are too many of."""
+        """Whose role changes next, of those of a role there are too many of.
+
+        What a replica has stays with it: a decode replica goes on with its streams but should have no prompts queued,
+        any other one has its time for prompts but for the streams that it has left.
+        """
         for role in BUILD_ORDER:
             if goal.of_role(role) <= present.of_role(role):
                 continue
@@ -160,7 +192,9 @@ class FleetPlanner:
                 and self._roles.why_not(record.replica_id, role) is None
             ]
             if spare:
-                return min(spare, key=lambda record: (record.view.running, record.backlog_s, record.replica_id)), role
+                if role is Role.DECODE:
+                    return min(spare, key=lambda r: (r.backlog_s, -r.view.running, r.replica_id)), role
+                return min(spare, key=lambda r: (r.view.running, r.backlog_s, r.replica_id)), role
         return None
 
     def _members(self) -> list[ReplicaRecord]:

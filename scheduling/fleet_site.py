@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
+from statistics import fmean, median
 
 from contracts.handoff import LinkView
+from contracts.phase import Role
 from contracts.views import ReplicaView, StepCost
 from scheduling.cluster_fleet import Fleet
 from scheduling.cluster_replica import POOLS, ReplicaRecord
@@ -14,7 +15,7 @@ from scheduling.fleet_capacity import Site
 from scheduling.link_math import cautious_rate
 
 LOOKED_AT = 2048
-"""How many links the median is taken of at most: there are as many as pairs of replicas."""
+"""How many links are looked at at most: there are as many as pairs of replicas."""
 
 FRESH_S = 5.0
 COLLAPSED = 0.25
@@ -29,7 +30,7 @@ def site_of(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCoreC
     views = [record.view for record in members]
     layout = members[0].identity.fingerprint.layout
     return Site(
-        cost=mean_cost([view.cost for view in views]),
+        cost=mean_cost(views),
         prefill_chunk=config.prefill_chunk,
         kv_tokens=sum(view.num_blocks * view.block_size for view in views) / len(views),
         max_running=sum(record.identity.max_running for record in members) / len(members),
@@ -48,16 +49,28 @@ def decoding_now(views: Sequence[ReplicaView]) -> tuple[int, float]:
     return streams, (streams / tokens_per_s if tokens_per_s > 0.0 else 0.0)
 
 
-def mean_cost(costs: Sequence[StepCost]) -> StepCost:
-    """Coefficient by coefficient."""
-    names = ("a0", "a1", "b0", "b1", "b2", "b3", "margin_s")
-    return StepCost(**{name: sum(getattr(cost, name) for cost in costs) / len(costs) for name in names})
+def mean_cost(views: Sequence[ReplicaView]) -> StepCost:
+    """Coefficient by coefficient, each of the replicas that do such work: what a stream costs is not known where next
+    to none decodes, nor what a prompt costs where none is computed. A stream is a token of its step, too."""
+    prefills = [view.cost for view in views if view.role is not Role.DECODE] or [view.cost for view in views]
+    decodes = [view.cost for view in views if view.role is not Role.PREFILL] or [view.cost for view in views]
+    a1 = fmean(cost.a1 for cost in prefills)
+    return StepCost(
+        a0=fmean(cost.a0 for cost in decodes),
+        a1=a1,
+        b0=fmean(cost.b0 for cost in prefills),
+        b1=fmean(cost.b1 for cost in prefills),
+        b2=fmean(cost.b2 for cost in decodes),
+        b3=max(0.0, fmean(cost.a1 + cost.b3 for cost in decodes) - a1),
+        margin_s=fmean(view.cost.margin_s for view in views),
+    )
 
 
 def link_rate(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCoreConfig, now: float) -> float | None:
-    """The median of what links between these replicas can be counted on for, in bytes/s, of the fresh ones where they
-    have collapsed; what the configuration says of links never measured when none was; None when no two of them could
-    hand over: no pools are built where not one link is up, though those that are there may still be connecting."""
+    """What the faster links between these replicas can be counted on for, in bytes/s: the upper quartile, since
+    transfers that meet at a receiver make links look slower than they are. Where the fresh ones have collapsed, their
+    median; what the configuration says of links never measured when none was; None when no two replicas could hand
+    over: no pools are built where not one link is up, though those that are there may still be connecting."""
     able = sum(bool(record.identity.data_endpoints) for record in members)
     if able < 2:
         return None
@@ -73,7 +86,7 @@ def link_rate(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCor
             if age_s <= FRESH_S:
                 fresh.append(rate)
     if rates:
-        known = median(rates)
+        known = sorted(rates)[3 * len(rates) // 4]
         return median(fresh) if fresh and median(fresh) < COLLAPSED * known else known
     return config.link_unmeasured_bytes_per_s if up else None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from contracts.cluster_io import ClientRequestArrived
@@ -23,6 +25,18 @@ LONG_PROMPT = 2.0
 """A long prompt, as it is planned for, in means: about the 90th percentile of the exponential-like mixes seen."""
 
 
+LONGEST_LOOK_S = 4.0
+"""Between two looks at what runs it is taken to have been as now for so long at most."""
+
+
+class Errors(msgspec.Struct, frozen=True, kw_only=True):
+    """Relative standard errors of what was estimated from few; 0: known."""
+
+    rate: float = 0.0
+    prompt: float = 0.0
+    output: float = 0.0
+
+
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """Sequences per second, and what one of them needs on average. `prompt_tokens` are those to compute (cached ones
     left out), `sent_tokens` all of the prompt, `long_prompt_tokens` that of a long one."""
@@ -33,6 +47,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     sent_tokens: float
     output_tokens: float
     slo: Slo
+    errors: Errors = Errors()
 
 
 class DemandEstimate:
@@ -51,6 +66,9 @@ class DemandEstimate:
         self._outputs = WindowMean(4 * window_s)
         self._fresh_outputs = WindowMean(window_s)
         self._began_at: float | None = None
+        self._looked_at = 0.0
+        self._made_tokens = 0.0
+        self._num_ended = 0
 
     def is_young(self, now: float) -> bool:
         """Whether less than a window has been seen: of the outputs only the short ones have ended yet."""
@@ -59,7 +77,7 @@ class DemandEstimate:
     def arrived(self, asked: ClientRequestArrived, now: float) -> None:
         """A request came."""
         if self._began_at is None:
-            self._began_at = now
+            self._began_at = self._looked_at = now
         expected = self._lengths.arrived(asked.prompt_tokens, float(asked.num_sequences))
         for window in (self._short, self._long):
             window.arrived(asked, expected, now)
@@ -71,6 +89,7 @@ class DemandEstimate:
 
     def ended(self, prompt_tokens: int, output_tokens: float, now: float) -> None:
         """A sequence ended by itself after so many tokens."""
+        self._num_ended += 1
         self._lengths.ended(prompt_tokens, output_tokens)
         self._outputs.add(now, output_tokens)
         self._fresh_outputs.add(now, output_tokens)
@@ -80,7 +99,8 @@ class DemandEstimate:
 
         `running` streams that each wait `decode_step_s` for a token tell (Little's law) how many tokens an arrival
         brings before those that are long have ended: when they are more than the ended ones had, they count. After a
-        change of the mix they are those of the old one, so what such prompts brought before counts instead.
+        change of the mix they are those of the old one, so what such prompts brought before counts instead. As long as
+        the estimate is young, all tokens made so far are divided by what has ended (outputs that end at random).
         """
         if self._short.prompt(now) is None or self._began_at is None:
             return None
@@ -93,6 +113,11 @@ class DemandEstimate:
         computed = prompt - min(prompt - 1.0, window.cached(now))
         ended = self._fresh_outputs.mean(now) or self._outputs.mean(now) or PRIOR_OUTPUT_TOKENS
         decoding = max(0.1, 1.0 - rate * computed * prefill_s_per_token)
+        if decode_step_s > 0.0:
+            self._made_tokens += running * decoding / decode_step_s * min(LONGEST_LOOK_S, now - self._looked_at)
+        self._looked_at = now
+        if self.is_young(now):
+            ended = max(ended, (self._made_tokens + PRIOR_OUTPUT_TOKENS) / (self._num_ended + 1))
         from_running = running * decoding / (rate * decode_step_s) if decode_step_s > 0.0 else 0.0
         expected, known = window.expected_output(now)
         seen = max(ended, min(from_running, MOST_SURPRISE * ended))
@@ -107,4 +132,13 @@ class DemandEstimate:
             sent_tokens=prompt,
             output_tokens=max(1.0, output),
             slo=Slo(ttft_s=ttft_s, tpot_s=tpot_s),
+            errors=self._errors(window.count(now), spread / prompt, now),
+        )
+
+    def _errors(self, count: float, spread: float, now: float) -> Errors:
+        """Of Poisson arrivals, prompts of this relative spread, and outputs that spread as much as they are long."""
+        return Errors(
+            rate=1.0 / math.sqrt(max(1.0, count)),
+            prompt=spread / math.sqrt(max(1.0, count)),
+            output=1.0 / math.sqrt(1.0 + self._outputs.weight(now)),
         )

@@ -13,12 +13,13 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     Every `every_s` the best role mix is computed from the last `window_s` of arrivals, or from four times as long while
     nothing changes. It is approached when it would
     carry `gain` times what the present one does (1.2: a fifth more), in `confirm` evaluations in a row, one replica at
-    a time, at least `change_every_s` apart. For `hold_s` after a mix was reached no other is looked for,
-    unless `drastic` times what it carries is asked for (a link that fell).
+    a time, at least `change_every_s` apart and none before the last one says its new role. For `hold_s` after a mix was
+    reached no other is looked for, unless `drastic` times what it carries is asked for (a link that fell).
 
     Below the share `comfort` of what the present mix carries nothing is gained by another one. Above the share
-    `near_limit` a gain of `any_gain` is worth a change, too. Before a whole window was seen only a gain of `drastic`
-    is believed.
+    `near_limit`, or with more prefill queued than the TTFT target has time for, a gain of `any_gain` is worth a change,
+    too. Where `any_gain` is certain, however the load may be within the error of its estimate, the change begins at
+    once; before a whole window was seen nothing else is believed but a gain of `drastic`.
     """
 
     enabled: bool = False
@@ -26,7 +27,7 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     window_s: float = 15.0
     gain: float = 1.2
     confirm: int = 2
-    change_every_s: float = 1.0
+    change_every_s: float = 0.2
     hold_s: float = 10.0
     comfort: float = 0.8
     near_limit: float = 0.9
