@@ -34,6 +34,9 @@ LATE_PROMPTS = 1
 ABOUT_THE_SAME = 1.25
 """Costs that differ by less are the same: rates and times are not known better, and whoever measured a little faster
 would get every request until its streams miss their targets."""
+SHARED = 0.5
+"""Of a link's rate, what is measured of it while two senders share a receiver. What queues before a transfer is
+predicted by itself: a pool is not taken for one that its links cannot sustain for that."""
 JUST_REFUSED = "refused it just now"
 
 
@@ -126,7 +129,7 @@ def pair_candidate(ask: Ask, giver: Load, taker: Load, link: LinkView, config: C
     )
     transfer_s = num_bytes / rate + link.latency_s
     busy = giver.backlog_s > 0 or giver.sending > 0
-    sustainable = not busy or is_sustainable(num_bytes, prefill_s, rate)
+    sustainable = not busy or is_sustainable(num_bytes, prefill_s, rate / SHARED)
     ttft_s = ask.waited_s + start_s + prefill_s
     switch_wait_s = exposed_s + step_in_flight_s
     tpot_s = decode_step_s(ask, taker)

@@ -178,7 +178,7 @@ def test_a_link_too_slow_for_the_target_is_not_used_and_the_plan_says_so(cluster
 
 
 def test_a_link_slower_than_prefill_does_not_sustain_a_busy_pool(cluster: Any) -> None:
-    core = cluster.pools(cluster.core(), "p", "d", 50_000.0)
+    core = cluster.pools(cluster.core(), "p", "d", 25_000.0)
     slo = Slo(ttft_s=30.0, tpot_s=0.1)
     assert plan(core.handle(cluster.arrived("r1", 1000, slo=slo), 0.0)).layout is Layout.DISAGGREGATED
     found = plan(core.handle(cluster.arrived("r2", 1000, slo=slo), 0.0))
