@@ -6,6 +6,7 @@ and every area a hatch, so that print in grey does too.
 """
 
 from simulator.drawing.attainment import draw_attainment
+from simulator.drawing.course import Mark, draw_course
 from simulator.drawing.crossover import Cell, draw_crossover
 from simulator.drawing.lines import Line, draw_lines
 from simulator.drawing.pareto import Trail, TrailPoint, draw_pareto
@@ -15,9 +16,11 @@ from simulator.drawing.style import missing, write_picture
 __all__ = [
     "Cell",
     "Line",
+    "Mark",
     "Trail",
     "TrailPoint",
     "draw_attainment",
+    "draw_course",
     "draw_crossover",
     "draw_lines",
     "draw_pareto",
