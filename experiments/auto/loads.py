@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from pathlib import Path
@@ -16,6 +17,10 @@ from simulator.deployment import Deployment
 from simulator.traces import Trace, TraceRow
 
 GBIT = 1e9 / 8.0
+HORIZON_S = 420.0
+"""How long a recorded trace is played at each rate."""
+JUDGED = 2000
+"""Requests of a trace from which its mean lengths are taken."""
 MOST_PROMPT = 28_000
 """Longer prompts of a trace are cut: the model's context is 32,768 tokens."""
 
@@ -38,6 +43,11 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         assert there is not None
         return there
 
+    def played_at(self, rate: float) -> Load:
+        """As much of the trace as arrives within the horizon at so many requests a second."""
+        trace = msgspec.structs.replace(self.trace, most=math.ceil(rate * HORIZON_S))
+        return msgspec.structs.replace(self, trace=trace)
+
     @property
     def demand(self) -> Demand:
         """As the planner's closed forms want it; what is cached of prompts left out of account."""
@@ -57,24 +67,24 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 TIGHT, USUAL, LONG = Slo(ttft_s=2.0, tpot_s=0.05), Slo(ttft_s=5.0, tpot_s=0.1), Slo(ttft_s=15.0, tpot_s=0.1)
 
 
-def recorded(traces: Path, requests: int) -> list[Load]:
+def recorded(traces: Path) -> list[Load]:
     """One load of each file. Targets are EcoServe's (OSDI'26) for chat and for long prompts, one of them tightened."""
     there = (
-        ("azure_llm_2023_conv.csv", "codellama2-34b", "l20", TIGHT, requests),
-        ("azure_llm_2023_code.csv", "codellama2-34b", "l20", USUAL, requests),
-        ("mooncake_conversation.jsonl", "qwen2-72b", "a800", LONG, requests // 3),
-        ("mooncake_synthetic.jsonl", "qwen2-72b", "h100", LONG, requests // 3),
+        ("azure_llm_2023_conv.csv", "codellama2-34b", "l20", TIGHT),
+        ("azure_llm_2023_code.csv", "codellama2-34b", "l20", USUAL),
+        ("mooncake_conversation.jsonl", "qwen2-72b", "a800", LONG),
+        ("mooncake_synthetic.jsonl", "qwen2-72b", "h100", LONG),
     )
     return [
         Load(
             name=Path(file).stem,
-            trace=Trace(path=str(traces / file), skip=1000, most=most),
+            trace=Trace(path=str(traces / file), skip=1000, most=JUDGED),
             model=model,
             hardware=hardware,
             slo=slo,
             prefix_cache=file.endswith(".jsonl"),
         )
-        for file, model, hardware, slo, most in there
+        for file, model, hardware, slo in there
     ]
 
 
@@ -87,19 +97,23 @@ class Stretch(msgspec.Struct, frozen=True):
     output: float
 
 
-FLIP = (Stretch(100.0, 3.0, 2000.0, 40.0), Stretch(100.0, 7.0, 150.0, 500.0), Stretch(100.0, 3.0, 2000.0, 40.0))
-STEADY = (Stretch(240.0, 3.2, 1200.0, 280.0),)
+PROMPTS, OUTPUTS = Stretch(120.0, 3.0, 2000.0, 40.0), Stretch(120.0, 7.0, 150.0, 500.0)
+FLIP = (PROMPTS, OUTPUTS, PROMPTS, OUTPUTS)
+STEADY = (Stretch(480.0, 3.2, 1200.0, 280.0),)
+FALLS_AT_S, BACK_AT_S = 160.0, 320.0
 
 
 def changing(folder: Path, seed: int) -> list[Load]:
     """Loads for which no one static layout is right all the time. Arrivals are written into `folder` as traces."""
     flip = Trace(path=str(_written(folder / f"flip-{seed}.csv", FLIP, seed)))
     steady = Trace(path=str(_written(folder / f"steady-{seed}.csv", STEADY, seed)))
-    falls = (SetLink(at_s=120.0, bytes_per_s=0.3 * GBIT),)
-    comes_back = (*falls, SetLink(at_s=180.0, bytes_per_s=25.0 * GBIT))
+    falls = (SetLink(at_s=FALLS_AT_S, bytes_per_s=0.3 * GBIT),)
+    comes_back = (*falls, SetLink(at_s=BACK_AT_S, bytes_per_s=25.0 * GBIT))
     chat = Load(name="", trace=steady, model="codellama2-34b", hardware="l20", slo=TIGHT)
     return [
-        Load(name="prompts and outputs flip twice", trace=flip, model="codellama2-34b", hardware="l20", slo=TIGHT),
+        Load(
+            name="prompts and outputs flip three times", trace=flip, model="codellama2-34b", hardware="l20", slo=TIGHT
+        ),
         msgspec.structs.replace(chat, name="links fall to 0.3 Gbit/s", changes=falls),
         msgspec.structs.replace(chat, name="links fall and come back", changes=comes_back),
     ]

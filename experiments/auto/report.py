@@ -1,4 +1,4 @@
-"""RESULT.md and the picture of `auto`."""
+"""RESULT.md of `auto`: every line of it follows from the rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from experiments.auto.fleets import AUTO, Fleet
-from experiments.auto.loads import Load
-from experiments.auto.runs import FACTORS, HOPELESS, SHARE, WARM_UP_S, WORTH_A_RUN, Scan
+from experiments.auto.loads import BACK_AT_S, FALLS_AT_S, HORIZON_S, Load
+from experiments.auto.runs import FACTORS, HOPELESS, SETTLED_S, SHARE, WORTH_A_RUN, Scan
 from experiments.load.origin import origin
 from simulator.grid import Row
 
@@ -21,9 +21,17 @@ HEAD = f"""# `auto` against the best static layout known in hindsight
 
 `auto` begins with all replicas mixed, its router chooses the layout of each request and its planner gives the roles.
 The static fleets are all mixed, all alternating, every P:D ratio, and two mixed replicas beside one pair of pools;
-which of them is best is known only afterwards. All have four replicas. The first {WARM_UP_S:.0f} s of each run are not
-counted. Attainment: share of requests within both targets by the usual clock. Goal: at least {GOAL:.0%} of the best.
+which of them is best is known only afterwards. All have four replicas, all begin empty. Attainment: share of requests
+within both targets by the usual clock, of the whole run and (in brackets) of what arrived after {SETTLED_S:.0f} s.
+Goal: at least {GOAL:.0%} of the best static fleet, and above it where the load changes within the run.
 """
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the whole experiment would run: (trace, Gbit/s), and (changing load, seed)."""
+
+    traces: tuple[tuple[str, float], ...]
+    changing: tuple[tuple[str, int], ...]
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,28 +41,67 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     rows: tuple[tuple[Fleet, Row], ...]
 
-    @property
-    def attained(self) -> dict[str, float]:
-        """By fleet, usual clock."""
-        return {fleet.name: 0.0 if row.error else row.number("usual.attained") for fleet, row in self.rows}
+    def attained(self, figure: str = "usual.attained") -> dict[str, float]:
+        """By fleet: of the whole run, or `settled`."""
+        return {fleet.name: 0.0 if row.error else row.number(figure) for fleet, row in self.rows}
 
-    @property
-    def best(self) -> str:
+    def best(self, figure: str = "usual.attained") -> str:
         """The static fleet with the highest attainment."""
-        statics = {name: share for name, share in self.attained.items() if name != AUTO}
+        statics = {name: share for name, share in self.attained(figure).items() if name != AUTO}
         return max(statics, key=lambda name: statics[name])
+
+    def ratio(self, figure: str = "usual.attained") -> float:
+        """`auto` over the best static fleet."""
+        shares, best = self.attained(figure), self.best(figure)
+        return shares[AUTO] / shares[best] if shares[best] else 0.0
 
     def told(self) -> str:
         """One line."""
-        shares = ", ".join(f"{name} {share:.3f}" for name, share in self.attained.items())
-        return f"{self.load.name}, seed {self.seed}: {shares}"
+        shares = ", ".join(f"{name} {share:.3f}" for name, share in self.attained().items())
+        return f"{self.load.name}, seed {self.seed}: {shares}; {self.ratio():.3f}, settled {self.ratio('settled'):.3f}"
 
 
-def write_result(folder: Path, scans: Sequence[Scan], changed: Sequence[Changed], requests: int) -> None:
+class Knee(msgspec.Struct, frozen=True, kw_only=True):
+    """One trace over one link, at the highest scanned rate at which the best static fleet has `SHARE`."""
+
+    load: str
+    link_gbit: float
+    best: Scan
+    auto: Scan
+    rate: float
+
+    @classmethod
+    def of(cls, scans: Sequence[Scan]) -> Knee:
+        """Of the scans of one trace over one link."""
+        auto = next(scan for scan in scans if scan.fleet == AUTO)
+        best = max((scan for scan in scans if scan.fleet != AUTO), key=lambda scan: scan.goodput)
+        rate = max((rate for rate, share, _ in best.points if share >= SHARE), default=best.points[0][0])
+        return cls(load=auto.load, link_gbit=auto.link_gbit, best=best, auto=auto, rate=rate)
+
+    def ratio(self, part: int) -> float:
+        """`auto` over the best static fleet at the knee: whole run (1), settled (2)."""
+        best = self.best.at(self.rate, part)
+        return self.auto.at(self.rate, part) / best if best else 0.0
+
+    @property
+    def in_goodput(self) -> float:
+        """Goodput of `auto` over that of the best static fleet."""
+        return self.auto.goodput / self.best.goodput if self.best.goodput else 0.0
+
+
+def knees(scans: Sequence[Scan]) -> list[Knee]:
+    """One for each trace and link."""
+    places = dict.fromkeys((scan.load, scan.link_gbit) for scan in scans)
+    return [Knee.of([s for s in scans if (s.load, s.link_gbit) == place]) for place in places]
+
+
+def write_result(folder: Path, scans: Sequence[Scan], changed: Sequence[Changed], planned: Planned) -> None:
     """The whole file, with as much as is known."""
     lines = [HEAD.format(origin=origin("python -m experiments.auto"))]
     lines += _changed(changed)
-    lines += _traces(scans, requests)
+    lines += _traces(scans)
+    lines += _reading(scans, changed)
+    lines += _not_run(scans, changed, planned)
     (folder / "RESULT.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -62,20 +109,21 @@ def _changed(changed: Sequence[Changed]) -> Iterator[str]:
     yield "## Where the load changes within the run"
     yield ""
     if not changed:
-        yield "Not run yet."
+        yield "Not run."
+        yield ""
         return
-    names = list(changed[0].attained)
-    yield "| load | seed | " + " | ".join(names) + " | auto / best static | roles changed |"
-    yield "| --- | ---: | " + "---: | " * (len(names) + 2)
+    names = list(changed[0].attained())
+    yield "| load | seed | " + " | ".join(names) + " | auto / best static | after | planner moved |"
+    yield "| --- | ---: | " + "---: | " * (len(names) + 3)
     for one in changed:
-        shares = " | ".join(f"{share:.1%}" for share in one.attained.values())
-        roles = next(row for fleet, row in one.rows if fleet.name == AUTO)
-        moved = "-" if roles.error else str(int(roles.number("num_roles")) - len(names[:4]))
-        ratio = one.attained[AUTO] / one.attained[one.best] if one.attained[one.best] else 0.0
-        yield f"| {one.load.name} | {one.seed} | {shares} | {ratio:.3f} | {moved} |"
+        whole, settled = one.attained(), one.attained("settled")
+        shares = " | ".join(f"{whole[name]:.1%} ({settled[name]:.1%})" for name in names)
+        row = next(row for fleet, row in one.rows if fleet.name == AUTO)
+        moves = "-" if row.error else f"{row.number('moves'):.0f}"
+        yield f"| {one.load.name} | {one.seed} | {shares} | {one.ratio():.3f} | {one.ratio('settled'):.3f} | {moves} |"
     yield ""
-    wins = sum(one.attained[AUTO] > one.attained[one.best] for one in changed)
-    yield f"`auto` is above the best static fleet in {wins} of {len(changed)} runs."
+    yield f"After: the ratio after {SETTLED_S:.0f} s. The best static fleet is chosen for each of the two by itself."
+    yield f"Links fall at {FALLS_AT_S:.0f} s, and come back at {BACK_AT_S:.0f} s. Picture of each load: `course-*.png`."
     for one in {one.load.name: one for one in changed}.values():
         load, slo = one.load, one.load.slo
         targets = f"TTFT {slo.ttft_s:g} s, TPOT {slo.tpot_s * 1e3:g} ms"
@@ -83,42 +131,76 @@ def _changed(changed: Sequence[Changed]) -> Iterator[str]:
     yield ""
 
 
-def _traces(scans: Sequence[Scan], requests: int) -> Iterator[str]:
+def _traces(scans: Sequence[Scan]) -> Iterator[str]:
     yield "## Recorded traces"
     yield ""
     if not scans:
-        yield "Not run yet."
+        yield "Not run."
+        yield ""
         return
-    yield f"{requests} requests of each trace from the 1,000th on (Mooncake a third of that), time-scaled to"
-    yield f"rates of {FACTORS[0]:g} to {FACTORS[-1]:g} times what the closed forms say the best static fleet carries. A"
-    yield f"scan ends where less than {HOPELESS:.0%} is attained. Goodput: the rate at which attainment falls below"
+    yield f"Requests of each trace from the 1,000th on, for {HORIZON_S:.0f} s, time-scaled to {FACTORS[0]:g} to"
+    yield f"{FACTORS[-1]:g} of what the closed forms say the best static fleet carries. A scan ends where less than"
+    yield f"{HOPELESS:.0%} is attained. Goodput: the rate at which attainment of the whole run falls below"
     yield f"{SHARE:.0%}, on a line between two rates. Knee: the highest scanned rate at which the best static fleet has"
-    yield f"{SHARE:.0%}. Static pools predicted to carry less than {WORTH_A_RUN:.0%} of the best were not run."
+    yield f"{SHARE:.0%}. Static fleets predicted to carry less than {WORTH_A_RUN:.0%} of the best were not run."
     yield ""
     yield (
         "| trace | link Gbit/s | best static | its goodput /s | auto's | ratio | knee /s | best static there "
-        "| auto there | ratio | roles changed |"
+        "| auto there | ratio | after | planner moved (all rates) |"
     )
-    yield "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
-    ratios = []
-    for load, link in dict.fromkeys((scan.load, scan.link_gbit) for scan in scans):
-        here = [scan for scan in scans if (scan.load, scan.link_gbit) == (load, link)]
-        auto = next(scan for scan in here if scan.fleet == AUTO)
-        best = max((scan for scan in here if scan.fleet != AUTO), key=lambda scan: scan.goodput)
-        knee = max((rate for rate, share, _ in best.points if share >= SHARE), default=best.points[0][0])
-        in_goodput = auto.goodput / best.goodput if best.goodput else 0.0
-        in_share = auto.at(knee) / best.at(knee) if best.at(knee) else 0.0
-        ratios.append(max(in_goodput, in_share))
+    yield "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for knee in knees(scans):
+        there, auto = ((s.at(knee.rate), s.at(knee.rate, 2)) for s in (knee.best, knee.auto))
         yield (
-            f"| {load} | {link:g} | {best.fleet} | {best.goodput:.2f} | {auto.goodput:.2f} | {in_goodput:.3f} "
-            f"| {knee:g} | {best.at(knee):.1%} | {auto.at(knee):.1%} | {in_share:.3f} | {auto.role_changes} |"
+            f"| {knee.load} | {knee.link_gbit:g} | {knee.best.fleet} | {knee.best.goodput:.2f} "
+            f"| {knee.auto.goodput:.2f} | {knee.in_goodput:.3f} | {knee.rate:g} | {there[0]:.1%} ({there[1]:.1%}) "
+            f"| {auto[0]:.1%} ({auto[1]:.1%}) | {knee.ratio(1):.3f} | {knee.ratio(2):.3f} | {knee.auto.moves} |"
         )
     yield ""
-    good = sum(ratio >= GOAL for ratio in ratios)
-    yield f"At least {GOAL:.0%} of the best static fleet, in goodput or at its knee, in {good} of {len(ratios)} rows."
-    yield ""
-    yield "| trace | link Gbit/s | fleet | rate: attained usual clock (EcoServe's) |"
+    yield "| trace | link Gbit/s | fleet | rate: attained (settled) |"
     yield "| --- | ---: | --- | --- |"
     for scan in scans:
-        points = ", ".join(f"{rate:g}: {usual:.1%} ({other:.1%})" for rate, usual, other in scan.points)
+        points = ", ".join(f"{rate:g}: {whole:.1%} ({settled:.1%})" for rate, whole, settled in scan.points)
         yield f"| {scan.load} | {scan.link_gbit:g} | {scan.fleet} | {points}{scan.error} |"
+    yield ""
+
+
+def _reading(scans: Sequence[Scan], changed: Sequence[Changed]) -> Iterator[str]:
+    """What the numbers say of the goal."""
+    yield "## What these runs say"
+    yield ""
+    if scans:
+        found = knees(scans)
+        whole, settled = ([knee for knee in found if knee.ratio(part) >= GOAL] for part in (1, 2))
+        goodput = [knee for knee in found if knee.in_goodput >= GOAL]
+        yield (
+            f"- At the knee `auto` has at least {GOAL:.0%} of the best static fleet in {len(whole)} of {len(found)} "
+            f"rows in the whole run, in {len(settled)} after {SETTLED_S:.0f} s; in goodput in {len(goodput)}."
+        )
+        for knee in found:
+            if knee.ratio(1) < GOAL:
+                why = "its start costs that" if knee.ratio(2) >= GOAL else "not only for its start"
+                yield (
+                    f"- **Missed** on {knee.load} over {knee.link_gbit:g} Gbit/s: {knee.ratio(1):.3f} of "
+                    f"{knee.best.fleet} at {knee.rate:g} requests/s, {why} ({knee.ratio(2):.3f} after)."
+                )
+    if changed:
+        above = [one for one in changed if one.ratio() > 1.0]
+        yield f"- Where the load changes `auto` is above the best static fleet in {len(above)} of {len(changed)} runs."
+        for one in changed:
+            if one.ratio() <= 1.0:
+                word = "**Missed**" if one.ratio() < GOAL else "Not above"
+                yield f"- {word}: {one.load.name}, seed {one.seed}: {one.ratio():.3f} of {one.best()}."
+    yield ""
+
+
+def _not_run(scans: Sequence[Scan], changed: Sequence[Changed], planned: Planned) -> Iterator[str]:
+    traces = {(scan.load, scan.link_gbit) for scan in scans}
+    written = {(one.load.name, one.seed) for one in changed}
+    yield "## What was not run"
+    yield ""
+    lacking = [f"{load} over {link:g} Gbit/s" for load, link in planned.traces if (load, link) not in traces]
+    lacking += [f"{load}, seed {seed}" for load, seed in planned.changing if (load, seed) not in written]
+    yield from (f"- {name}" for name in lacking)
+    if not lacking:
+        yield "Of what was planned everything was run. Recorded traces are one stretch each, without a second seed."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,28 +16,43 @@ from experiments.crossover.sites import CHUNK, MAX_RUNNING
 from scheduling.config import ReplicaCoreConfig
 from scheduling.fleet_mixes import carried
 from simulator.goodput import at_rate
-from simulator.grid import Case, Row, run_grid
+from simulator.grid import Case, Row, Value, run_grid
+from simulator.report import Report
 from simulator.scenario import Scenario
 from simulator.scenarios import small
 
 SHARE = 0.9
-FACTORS = (0.65, 0.8, 1.0, 1.25, 1.6)
+FACTORS = (0.5, 0.65, 0.8, 1.0)
 """Of what the best static mix is predicted to carry; a scan ends where attainment is below `HOPELESS`."""
 HOPELESS = 0.75
 WORTH_A_RUN = 0.7
-"""Pools predicted to carry less than this share of the best static mix are not run."""
-WARM_UP_S = 40.0
-"""Of each run, not counted: by then the planner has moved the fleet from its start in mixed roles."""
+"""Static fleets predicted to carry less than this share of the best one are not run."""
+SETTLED_S = 60.0
+"""Attainment is said of the whole run, and of what arrived after so long."""
+
+
+def course(report: Report) -> Mapping[str, Value]:
+    """What was attained of the arrivals after `SETTLED_S`, and by windows of time, and which roles changed when."""
+    later = [window for window in report.windows if window.from_s >= SETTLED_S]
+    arrived = sum(window.arrived for window in later)
+    return {
+        "settled": sum(window.attained for window in later) / arrived if arrived else 0.0,
+        "windows": json.dumps([[window.from_s, window.arrived, window.attained] for window in report.windows]),
+        "changes": json.dumps([[change.at_s, change.replica_id, change.role] for change in report.roles]),
+        "moves": sum(decision.kind == "mix" for decision in report.fleet_decisions),
+    }
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
-    """One fleet over one link: attainment at each rate, ascending, by the usual clock and by EcoServe's."""
+    """One fleet over one link: at each rate, ascending, what was attained in the whole run (usual clock) and after
+    `SETTLED_S`. `moves` are the times that the planner chose another mix, at all rates together."""
 
     load: str
     link_gbit: float
     fleet: str
     points: tuple[tuple[float, float, float], ...]
-    role_changes: int = 0
+    moves: int = 0
+    rows: tuple[Row, ...] = ()
     error: str = ""
 
     @property
@@ -51,9 +67,9 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
         after, less, _ = self.points[last + 1]
         return rate + (share - SHARE) / (share - less) * (after - rate)
 
-    def at(self, rate: float) -> float:
-        """Attainment at a scanned rate; 0 above the last one."""
-        return next((point[1] for point in self.points if point[0] == rate), 0.0)
+    def at(self, rate: float, part: int = 1) -> float:
+        """Attainment at a scanned rate, of the whole run (1) or once settled (2); 0 above the last one."""
+        return next((point[part] for point in self.points if point[0] == rate), 0.0)
 
 
 class Runner:
@@ -74,7 +90,7 @@ class Runner:
         there = rates_at(deployment, demand, link_gbit * GBIT)
         most = max(carried(fleet.mix, there) for fleet in statics)
         for fleet in (*statics, auto_fleet(self._replicas)):
-            if fleet.uses_link and not fleet.planner and carried(fleet.mix, there) < WORTH_A_RUN * most:
+            if not fleet.planner and carried(fleet.mix, there) < WORTH_A_RUN * most:
                 continue
             known = self._known.get((load.name, fleet.name))
             if known is not None and not fleet.uses_link:
@@ -87,19 +103,23 @@ class Runner:
 
     def once(self, load: Load, link_gbit: float, fleets: Sequence[Fleet]) -> list[tuple[Fleet, Row]]:
         """Each of the fleets under the load as it was written."""
-        cases = [self._case(load, link_gbit, fleet, None) for fleet in fleets]
-        return list(zip(fleets, run_grid(cases, self._store, self._workers, progress=False), strict=True))
+        labels: dict[str, str | int | float] = {"load": load.name, "link_gbit": link_gbit}
+        labels["trace"] = Path(load.trace.path).stem
+        cases = [Case({**labels, "fleet": fleet.name}, scenario_of(load, link_gbit, fleet)) for fleet in fleets]
+        return list(zip(fleets, self._rows(cases), strict=True))
 
     def _scan(self, load: Load, link: float, fleet: Fleet, base: float) -> Scan:
-        points, changes, error = [], 0, ""
+        points, rows, error = [], [], ""
         for factor in FACTORS:
             rate = _rounded(factor * base)
-            row = run_grid([self._case(load, link, fleet, rate)], self._store, self._workers, progress=False)[0]
+            scenario = at_rate(scenario_of(load.played_at(rate), link, fleet), rate)
+            labels: dict[str, str | int | float] = {"load": load.name, "link_gbit": link, "fleet": fleet.name}
+            row = self._rows([Case({**labels, "rate": rate}, scenario)])[0]
             if row.error:
                 error = row.error
                 break
-            points.append((rate, row.number("usual.attained"), row.number("ecoserve.attained")))
-            changes += int(row.number("num_roles")) - self._replicas
+            rows.append(row)
+            points.append((rate, row.number("usual.attained"), row.number("settled")))
             if points[-1][1] < HOPELESS:
                 break
         return Scan(
@@ -107,16 +127,13 @@ class Runner:
             link_gbit=link,
             fleet=fleet.name,
             points=tuple(points),
-            role_changes=changes,
+            moves=sum(int(row.number("moves")) for row in rows),
+            rows=tuple(rows),
             error=error,
         )
 
-    def _case(self, load: Load, link: float, fleet: Fleet, rate: float | None) -> Case:
-        scenario = scenario_of(load, link, fleet)
-        labels: dict[str, str | int | float] = {"load": load.name, "link_gbit": link, "fleet": fleet.name}
-        if rate is None:
-            return Case({**labels, "trace": Path(load.trace.path).stem}, scenario)
-        return Case({**labels, "rate": rate}, at_rate(scenario, rate))
+    def _rows(self, cases: Sequence[Case]) -> list[Row]:
+        return run_grid(cases, self._store, self._workers, progress=False, extra=course)
 
 
 def scenario_of(load: Load, link_gbit: float, fleet: Fleet) -> Scenario:
@@ -137,9 +154,7 @@ def scenario_of(load: Load, link_gbit: float, fleet: Fleet) -> Scenario:
         scheduling=ReplicaCoreConfig(max_running=MAX_RUNNING, max_chunk=CHUNK, prefix_cache=load.prefix_cache),
     )
     workload = msgspec.structs.replace(scenario.workload, trace=load.trace, max_prompt=MOST_PROMPT)
-    return msgspec.structs.replace(
-        scenario, workload=workload, duration_s=1e6, warmup_s=WARM_UP_S, changes=load.changes
-    )
+    return msgspec.structs.replace(scenario, workload=workload, duration_s=1e6, warmup_s=0.0, changes=load.changes)
 
 
 def _rounded(rate: float) -> float:
@@ -149,5 +164,5 @@ def _rounded(rate: float) -> float:
 
 
 def _told(scan: Scan) -> str:
-    points = ", ".join(f"{rate:g}: {usual:.3f}" for rate, usual, _ in scan.points)
+    points = ", ".join(f"{rate:g}: {whole:.3f} ({settled:.3f})" for rate, whole, settled in scan.points)
     return f"{scan.load}, {scan.link_gbit:g} Gbit/s, {scan.fleet}: {points} {scan.error}"
