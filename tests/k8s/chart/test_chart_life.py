@@ -124,7 +124,7 @@ def test_pods_that_read_a_secret_are_replaced_when_it_changes(charted: Any, work
     """Processes read them when they start: until then a withdrawn API key would go on to be taken."""
 
     def annotations(value: str, **more: str) -> dict[str, Any]:
-        given: Any = [value] if secret == "apiKeys" else value  # noqa: S105  (a name)
+        given: Any = [value] if secret == "apiKeys" else value
         found = workloads(charted.documents({"secrets": {secret: given, **more}}))
         return {name: one["spec"]["template"]["metadata"]["annotations"] for name, one in found.items()}
 
