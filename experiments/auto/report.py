@@ -180,8 +180,8 @@ def _reading(scans: Sequence[Scan], changed: Sequence[Changed]) -> Iterator[str]
         for knee in found:
             if knee.best.at(knee.rate) < SHARE:
                 yield (
-                    f"- No knee was found on {knee.load} over {knee.link_gbit:g} Gbit/s: no static fleet has {SHARE:.0%} "
-                    "at any scanned rate, so its row, counted above, is of the lowest one."
+                    f"- No knee was found on {knee.load} over {knee.link_gbit:g} Gbit/s: no static fleet has "
+                    f"{SHARE:.0%} at any scanned rate, so its row, counted above, is of the lowest one."
                 )
             if knee.ratio(1) < GOAL:
                 why = "its start costs that" if knee.ratio(2) >= GOAL else "not only for its start"
