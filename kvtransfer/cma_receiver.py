@@ -38,8 +38,12 @@ def peer_pid(writer: asyncio.StreamWriter) -> int:
 
 
 def _hung_up(writer: asyncio.StreamWriter) -> bool:
+    """Whether the other end is gone, or the connection was closed here meanwhile: at the end of this replica."""
+    number = writer.get_extra_info("socket").fileno()
+    if number < 0:
+        return True
     poll = select.poll()
-    poll.register(writer.get_extra_info("socket").fileno(), select.POLLRDHUP)
+    poll.register(number, select.POLLRDHUP)
     return bool(poll.poll(0))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import shutil
 import subprocess
@@ -19,6 +20,12 @@ from contracts.request import Request, SamplingParams
 
 Message = TypeVar("Message", bound=wire.ReplicaMessage)
 _names = itertools.count(1)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests stay to the end: no collection during a test looks through them."""
+    gc.collect()
+    gc.freeze()
 
 
 class WireClient:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -31,3 +32,14 @@ async def test_connections_over_the_bound_are_shown_out(monkeypatch: pytest.Monk
         for _, writer in links:
             writer.close()
         await asyncio.gather(*reads)
+
+
+async def test_a_connection_that_was_closed_here_meanwhile_is_one_that_hung_up() -> None:
+    """A replica that ends closes it while a put is being copied."""
+    ours, theirs = socket.socketpair()
+    _, writer = await asyncio.open_connection(sock=ours)
+    assert not cma_receiver._hung_up(writer)
+    writer.close()
+    await writer.wait_closed()
+    assert cma_receiver._hung_up(writer)
+    theirs.close()
