@@ -15,6 +15,7 @@ from simulator.scenarios import small
 def peak_objects(num_requests: int) -> tuple[int, int]:
     """The most objects that were alive at once in a run, over those before it, and the most requests in flight."""
     gc.collect()
+    gc.freeze()  # what other tests have left is not looked through again at each count
     before = len(gc.get_objects())
     scenario = small(
         mixed=1,
