@@ -79,7 +79,7 @@ class ClusterCore:
         place = self.placement
         place.now = max(place.now, now)
         place.actions = []
-        place.fleet.turns.settle_sizes(place.now)
+        place.fleet.macro_turns.settle_sizes(place.now)
         match event:
             case FirstTokenSent(request_id):
                 self._first_token(request_id)

@@ -12,7 +12,7 @@ from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_decisions import FleetDecisions
 from scheduling.fleet_index import FleetIndex, usable_links
 from scheduling.macro_instances import MacroInstance, MacroInstances
-from scheduling.macro_turns import Turns
+from scheduling.macro_turns import MacroTurns
 from scheduling.plan_inputs import FleetLoads, Load
 
 
@@ -31,7 +31,9 @@ class Fleet:
         self._census: Counter[frozenset[Role]] = Counter()
         self.changes = 0
         self.touched: set[str] = set()
-        self.turns = Turns(MacroInstances(config.macro), self.get, self.closed_reason, self.touched, decisions)
+        self.macro_turns = MacroTurns(
+            MacroInstances(config.macro), self.get, self.closed_reason, self.touched, decisions
+        )
         self.index = FleetIndex(config.rule.level)
         self._unsorted: set[str] = set()
         self._smallest = (-1, 0, 0)
@@ -84,7 +86,7 @@ class Fleet:
         self._in_order = None
         self.touched.add(replica_id)
         self._leave(dropped)
-        self.turns.leave(dropped, now)
+        self.macro_turns.leave(dropped, now)
         return dropped
 
     def drain(self, record: ReplicaRecord, now: float) -> None:
@@ -109,7 +111,7 @@ class Fleet:
         self.changes += 1
         if not record.draining:
             self._recount(_group(record.view.role), 1)
-        self.turns.settle(record, now)
+        self.macro_turns.settle(record, now)
         record.touch()
 
     def _recount(self, group: frozenset[Role], change: int) -> None:
@@ -124,7 +126,7 @@ class Fleet:
     @property
     def macros(self) -> MacroInstances:
         """Every alternating replica that takes turns is in one of them."""
-        return self.turns.macros
+        return self.macro_turns.macros
 
     @property
     def num_open(self) -> int:
@@ -179,7 +181,7 @@ class Fleet:
             by_role.setdefault(role, []).append(self.load(record, now, reserve_tokens))
             if role is Role.PREFILL:
                 links[record.replica_id] = record.links
-        macros = self.index.macros(self.macros, self.turns.last, warm, is_open)
+        macros = self.index.macros(self.macros, self.macro_turns.last, warm, is_open)
         return FleetLoads(
             rings=self._rings(macros, now, reserve_tokens, avoid),
             mixed=by_role.get(Role.MIXED, ()),

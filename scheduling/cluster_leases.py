@@ -46,7 +46,7 @@ class PrefillLeases:
         if not asked:
             return []
         for replica_id in sorted(asked):
-            fleet.turns.keep(replica_id, now)
+            fleet.macro_turns.keep(replica_id, now)
         actions: list[ClusterAction] = []
         for replica_id in sorted(asked | fleet.take_touched()):
             record = fleet.get(replica_id)
@@ -59,7 +59,7 @@ class PrefillLeases:
     def _judge(self, record: ReplicaRecord, fleet: Fleet, now: float) -> list[ClusterAction]:
         if record.view.role is not Role.ALTERNATING and record.lease_until is None:
             return []
-        has_turn = fleet.turns.has(record)
+        has_turn = fleet.macro_turns.has(record)
         wanted = record.view.role is Role.ALTERNATING and (has_turn or record.has_prefill_work)
         left_s = 0.0 if record.lease_until is None else record.lease_until - now
         actions: list[ClusterAction] = []

@@ -278,7 +278,7 @@ class Placement:
         record.prefill_replica_id = None if giver is None else giver.replica_id
         if found.layout is Layout.PHASED:
             found = msgspec.structs.replace(found, switch_wait_s=target.switch_wait_s(record))
-            self.fleet.turns.take(target, self.now)
+            self.fleet.macro_turns.take(target, self.now)
         here, elsewhere = legs_of(record, ask, target, giver, self.config)
         self.turns.placed(record, ask, found)
         target.place(here, self.now, self.config)

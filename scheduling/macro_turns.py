@@ -10,7 +10,7 @@ from scheduling.fleet_decisions import FleetDecisions
 from scheduling.macro_instances import MacroInstance, MacroInstances, Move
 
 
-class Turns:
+class MacroTurns:
     """The macro instances of a fleet. `get` knows its live replicas, `closed_reason` why one may be given nothing now;
     who is affected by a change is added to `touched`."""
 
