@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from contracts.plan import FleetDecision
 from simulator.clock import Clock
 from simulator.collector import Collector, KeyStats
 from simulator.fleet import Place, SimulatedFleet
@@ -29,18 +30,49 @@ class Ran(Protocol):
 
 def report_of(run: Ran, ended_at: float) -> Report:
     """The report; `ended_at` is when the last request ended, in seconds of the run."""
-    seen, scenario, fleet = run.collector, run.scenario, run.fleet
-    replicas = tuple(_replica(place, ended_at) for place in fleet.places.values())
+    fleet = run.fleet
+    return composed(
+        run.collector,
+        run.scenario,
+        ended_at=ended_at,
+        last_arrival_s=run.last_arrival_s,
+        arrived=run.num_opened,
+        replicas=tuple(_replica(place, ended_at) for place in fleet.places.values()),
+        handed_over=fleet.plane.handed_over,
+        handoffs_failed=fleet.plane.failed,
+        kv_bytes=fleet.network.num_bytes,
+        network_busy=fleet.network.busy_s / max(1e-9, ended_at),
+        fleet_decisions=tuple(reversed(fleet.router.core.fleet_decisions())),
+        events=run.clock.num_done,
+    )
+
+
+def composed(
+    seen: Collector,
+    scenario: Scenario,
+    *,
+    ended_at: float,
+    last_arrival_s: float,
+    arrived: int,
+    replicas: tuple[ReplicaReport, ...],
+    handed_over: int,
+    handoffs_failed: int,
+    kv_bytes: float,
+    network_busy: float,
+    fleet_decisions: tuple[FleetDecision, ...],
+    events: int,
+) -> Report:
+    """A report of the requests that were `seen`, and of what is known of the fleet beside them."""
     everything, keys = seen.all, seen.keys
-    arriving_s, counted_s = spans_s(scenario, run.last_arrival_s, ended_at)
+    arriving_s, counted_s = _spans_s(scenario, last_arrival_s, ended_at)
     alive_s = sum(replica.alive_s for replica in replicas)
     return Report(
         seed=scenario.seed,
         duration_s=ended_at,
-        arrived=run.num_opened,
+        arrived=arrived,
         finished=everything.finished,
         refused=dict(sorted(seen.refused.items())),
-        rate=run.num_opened / arriving_s,
+        rate=arrived / arriving_s,
         throughput=everything.finished / counted_s,
         attained_per_s=everything.usual.attained / counted_s,
         output_tokens_per_s=seen.output_tokens / counted_s,
@@ -57,13 +89,13 @@ def report_of(run: Ran, ended_at: float) -> Report:
         prediction_bias=seen.prediction_total / max(1, seen.prediction_error.count),
         layouts=dict(sorted(seen.layouts.items())),
         placed_again=seen.placed_again,
-        handed_over=fleet.plane.handed_over,
-        handoffs_failed=fleet.plane.failed,
-        kv_bytes=fleet.network.num_bytes,
+        handed_over=handed_over,
+        handoffs_failed=handoffs_failed,
+        kv_bytes=kv_bytes,
         exposed_s=seen.exposed.summary(),
-        network_busy=fleet.network.busy_s / max(1e-9, ended_at),
+        network_busy=network_busy,
         utilisation=sum(replica.busy * replica.alive_s for replica in replicas) / max(1e-9, alive_s),
-        jain_tokens=jain_of_tokens(keys),
+        jain_tokens=_jain_of_tokens(keys),
         jain_attained=jain_index([key.attained / key.ended for key in keys.values()]),
         recovery_s=seen.recovery_s(RECOVERY_BELOW),
         recovery_below=RECOVERY_BELOW,
@@ -71,13 +103,13 @@ def report_of(run: Ran, ended_at: float) -> Report:
         replicas=replicas,
         windows=seen.windows(),
         roles=tuple(seen.roles),
-        fleet_decisions=tuple(reversed(fleet.router.core.fleet_decisions())),
+        fleet_decisions=fleet_decisions,
         proposals=tuple(seen.proposals),
-        events=run.clock.num_done,
+        events=events,
     )
 
 
-def spans_s(scenario: Scenario, last_arrival_s: float, ended_at: float) -> tuple[float, float]:
+def _spans_s(scenario: Scenario, last_arrival_s: float, ended_at: float) -> tuple[float, float]:
     """What rates are per second of: the seconds in which requests arrived, and those that are counted."""
     arriving_s = max(1e-9, last_arrival_s - scenario.start_s)
     return arriving_s, max(1e-9, ended_at - max(scenario.start_s, scenario.warmup_s))
@@ -93,7 +125,7 @@ def _bubbles(pipelines: list[Pipeline]) -> Bubbles:
     )
 
 
-def jain_of_tokens(keys: Mapping[str, KeyStats]) -> float:
+def _jain_of_tokens(keys: Mapping[str, KeyStats]) -> float:
     """How evenly keys were served for what they asked."""
     return jain_index([key.served_tokens / max(1, key.asked_tokens) for key in keys.values()])
 

@@ -20,10 +20,9 @@ import msgspec
 from contracts.errors import ConfigError
 from simulator.collector import Collector
 from simulator.report import Report
-from simulator.reporting import RECOVERY_BELOW, jain_of_tokens, spans_s
+from simulator.reporting import composed
 from simulator.run import Run
 from simulator.scenario import Group, Scenario
-from simulator.statistics import jain_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,50 +76,18 @@ def merged(shards: Sequence[ShardRun]) -> Report:
     seen = shards[0].seen
     for shard in shards[1:]:
         seen.take(shard.seen)
-    alive_s = sum(replica.alive_s for report in reports for replica in report.replicas)
-    busy_s = sum(replica.busy * replica.alive_s for report in reports for replica in report.replicas)
-    everything, keys = seen.all, list(seen.keys.values())
-    arrived, ended_at = sum(report.arrived for report in reports), max(report.duration_s for report in reports)
-    last_arrival_s = max(shard.last_arrival_s for shard in shards)
-    arriving_s, counted_s = spans_s(shards[0].scenario, last_arrival_s, ended_at)
-    return msgspec.structs.replace(
-        first,
-        duration_s=ended_at,
-        arrived=arrived,
-        finished=everything.finished,
-        refused=dict(sorted(seen.refused.items())),
-        rate=arrived / arriving_s,
-        throughput=everything.finished / counted_s,
-        attained_per_s=everything.usual.attained / counted_s,
-        output_tokens_per_s=seen.output_tokens / counted_s,
-        usual=everything.usual.clocks(everything.ended),
-        ecoserve=everything.ecoserve.clocks(everything.ended),
-        switch_wait_s=seen.switch_wait.summary(),
-        itl_s=seen.itl_s(seen.first_gap),
-        itl_ecoserve_s=seen.itl_s(seen.first_gap_ecoserve),
-        longest_gap_s=seen.longest_gap.summary(),
-        queue_s=seen.queue.summary(),
-        longest_wait_s=seen.longest_wait_s,
-        e2e_s=seen.e2e.summary(),
-        prediction_error=seen.prediction_error.summary(),
-        prediction_bias=seen.prediction_total / max(1, seen.prediction_error.count),
-        layouts=dict(sorted(seen.layouts.items())),
-        placed_again=seen.placed_again,
+    return composed(
+        seen,
+        shards[0].scenario,
+        ended_at=max(report.duration_s for report in reports),
+        last_arrival_s=max(shard.last_arrival_s for shard in shards),
+        arrived=sum(report.arrived for report in reports),
+        replicas=tuple(replica for report in reports for replica in report.replicas),
         handed_over=sum(report.handed_over for report in reports),
         handoffs_failed=sum(report.handoffs_failed for report in reports),
         kv_bytes=sum(report.kv_bytes for report in reports),
-        exposed_s=seen.exposed.summary(),
         network_busy=max(report.network_busy for report in reports),
-        utilisation=busy_s / max(1e-9, alive_s),
-        jain_tokens=jain_of_tokens(seen.keys),
-        jain_attained=jain_index([key.attained / key.ended for key in keys]),
-        recovery_s=seen.recovery_s(RECOVERY_BELOW),
-        classes=tuple(stats.report(name) for name, stats in sorted(seen.classes.items())),
-        replicas=tuple(replica for report in reports for replica in report.replicas),
-        windows=seen.windows(),
-        roles=tuple(seen.roles),
         fleet_decisions=tuple(decision for report in reports for decision in report.fleet_decisions),
-        proposals=tuple(seen.proposals),
         events=sum(report.events for report in reports),
     )
 
