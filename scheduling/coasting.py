@@ -13,9 +13,13 @@ from dataclasses import replace
 
 from contracts.batch import Batch, Chunk
 from contracts.phase import Phase
+from contracts.replica_io import LeaseGranted, LeaseRevoked, Woken
 from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.sequence import Sequence
 from scheduling.step_results import offer_to_cache
+
+UNMOVED = (Woken, LeaseGranted, LeaseRevoked)
+"""Events after which streams that merely go on still do: these do not ask about them."""
 
 
 def coasts(state: ReplicaState) -> bool:

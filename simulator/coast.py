@@ -14,8 +14,8 @@ from itertools import accumulate
 
 from contracts.batch import Batch
 from contracts.phase import Phase
-from contracts.replica_io import LeaseGranted, LeaseRevoked, ReplicaEvent, Woken
-from scheduling.coasting import coast, coasts, quiet_until, steps_ahead
+from contracts.replica_io import ReplicaEvent
+from scheduling.coasting import UNMOVED, coast, coasts, quiet_until, steps_ahead
 from scheduling.replica_core import ReplicaCore
 from simulator.clock import Clock
 from simulator.engine import SimulatedEngine
@@ -24,8 +24,6 @@ from simulator.workload import FILLER
 FEWEST = 2
 MOST = 64
 """Steps of one stretch: what is computed ahead is of no use when a prompt comes."""
-UNMOVED = (Woken, LeaseGranted, LeaseRevoked)
-"""What streams that merely go on do not ask about."""
 
 
 class _Stretch:
