@@ -14,6 +14,7 @@ from replica.profiling import Profiler
 
 NEIGHBOUR = "--neighbour"
 READY_MARK = "PHASESERVE_NEIGHBOUR_READY"
+_READY_S = 300.0
 _END_S = 30.0
 
 
@@ -53,11 +54,20 @@ class Neighbours:
             process.stdout.close()
 
     def wait_ready(self) -> None:
-        """Until all have loaded. Raises `Unavailable` when one ends before that (it has said why)."""
+        """Until all have loaded. Raises `Unavailable` when one ends before that (it has said why), or hangs."""
+        late = threading.Timer(_READY_S, self._kill)
+        late.start()
+        try:
+            for process in self._processes:
+                assert process.stdout is not None
+                if process.stdout.readline().strip() != READY_MARK:
+                    raise Unavailable(f"a neighbour ended before it was ready, or was not within {_READY_S:.0f} s")
+        finally:
+            late.cancel()
+
+    def _kill(self) -> None:
         for process in self._processes:
-            assert process.stdout is not None
-            if process.stdout.readline().strip() != READY_MARK:
-                raise Unavailable("a neighbour ended before it was ready")
+            process.kill()
 
     def compute(self) -> None:
         """From now on, until the end. Raises `Unavailable` when one is gone."""
