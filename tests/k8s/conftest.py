@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -66,20 +67,20 @@ class Admin:
         return result
 
 
-class ApiServer:
+class ApiServer(ABC):
     """One API server process. `kill` and `start` keep its objects; `fault` is for the fake alone."""
 
     real = False
     url = ""
 
-    def start(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def start(self) -> None: ...
 
-    def kill(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def kill(self) -> None: ...
 
-    def stop(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def stop(self) -> None: ...
 
     def fault(self, order: str) -> None:
         """As in `tests.k8s.apiserver.faults`."""
