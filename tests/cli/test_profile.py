@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from cli import profile_neighbours
 from cli.main import main
+from contracts.errors import Unavailable
 from simulator.cost import Fitted
 from simulator.cost_file import read_cost_file
 
@@ -57,3 +60,11 @@ def test_what_is_wrong_is_said_before_anything_runs(
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1
+
+
+def test_a_neighbour_that_hangs_while_it_loads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_neighbours, "_READY_S", 0.3)
+    hangs = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr(profile_neighbours, "own_command", lambda *_: hangs)
+    with profile_neighbours.Neighbours([], 1) as neighbours, pytest.raises(Unavailable, match="was not within"):
+        neighbours.wait_ready()
