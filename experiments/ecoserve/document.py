@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-_FILES = frozenset({"--store", "--out"})
+_FILES = frozenset({"--store", "--out", "--traces", "--vidur"})
 
 
 class Document:
@@ -69,12 +69,20 @@ def command(module: str, words: Sequence[str]) -> str:
 
 def stamp() -> str:
     """Date, commit, machine and versions."""
-    root = Path(__file__).resolve().parents[2]
-    told = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=False
-    ).stdout.strip()
     today = datetime.datetime.now(datetime.UTC).date()
     return (
-        f"{today}, commit {told or 'unknown'}, {os.cpu_count()} cores {platform.machine()}, "
+        f"{today}, commit {commit()}, {os.cpu_count()} cores {platform.machine()}, "
         f"Python {platform.python_version()}; virtual time, so that the machine decides only how long it takes"
     )
+
+
+def commit() -> str:
+    """Of the code at hand, short."""
+    told = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return told.stdout.strip() or "unknown"

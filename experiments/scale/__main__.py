@@ -1,55 +1,112 @@
 """Measure how fast simulations run and what they need, and write RESULT.md.
 
-    python -m experiments.scale --traces FOLDER [--quick] [--vidur PYTHON] [--parts vidur requests replicas memory]
+    python -m experiments.scale --traces FOLDER [--vidur PYTHON] [--parts vidur requests replicas memory] [--stored]
+        [--requests N] [--fleet-requests N] [--repeats N] [--version HASH] [--quick]
 
-`--vidur` names the Python of an environment in which `pip install vidur` was done; without it that part is left out.
-Measurements are kept in `results/scale.jsonl`: a run that was stopped goes on where it was.
+`--vidur` names the Python of an environment in which `pip install vidur` was done. Measurements are kept in
+`results/scale.jsonl` by the version of the code: a run that was stopped goes on where it was, parts can be run one at a
+time, and RESULT.md is made of all that the store holds. `--stored` measures nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-from experiments.ecoserve.document import Document
-from experiments.scale.measuring import Store
-from experiments.scale.parts import PARTS, Asked, notes
+from contracts.errors import ConfigError
+from experiments.ecoserve.document import Document, command
+from experiments.scale.measuring import NotMeasured, ours, vidur
+from experiments.scale.one import Measured
+from experiments.scale.parts import MILLION, NATIVE, OURS, PARTS, Asked
+from experiments.scale.store import Job, Store
+from experiments.scale.tables import NOTES, TABLES
+from experiments.scale.verdicts import verdicts
 
 HERE = Path(__file__).parent
+CLOSING = "What does not agree, and what was not run"
 
 
-def main() -> None:
-    """Print tables as they come."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.scale", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small numbers: whether it works at all")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--traces", type=Path, default=Path("../shared/traces"), help="where the Azure traces are")
-    parser.add_argument("--vidur", default="", help="Python of an environment with Vidur")
-    parser.add_argument("--requests", type=int, default=1_000_000, help="of parts requests and replicas")
-    parser.add_argument("--repeats", type=int, default=3, help="of part vidur, taking turns")
-    parser.add_argument("--store", type=Path, default=Path("results/scale.jsonl"))
-    parser.add_argument("--out", type=Path, default=HERE, help="where RESULT.md goes")
-    options = parser.parse_args()
-    words = [word for word in sys.argv[1:] if "/" not in word or word.startswith("--")]
-    document = Document(
-        options.out / "RESULT.md", "Speed and size of simulations", " ".join(["python -m experiments.scale", *words])
-    )
-    document.section("What was done", *notes())
-    for name in options.parts:
-        document.plan(name, f"part `{name}`")
+def main() -> int:
+    """Measure, and write the document after each measurement."""
+    options = _parser().parse_args()
+    path = options.store or Path("results") / ("scale-quick.jsonl" if options.quick else "scale.jsonl")
     asked = Asked(
         traces=options.traces.resolve(),
         vidur=options.vidur,
-        requests=20_000 if options.quick else options.requests,
+        requests=min(options.requests, 20_000) if options.quick else options.requests,
+        fleet_requests=options.fleet_requests,
         repeats=1 if options.quick else options.repeats,
         quick=options.quick,
-        store=Store(options.store),
     )
-    for name in options.parts:
-        if PARTS[name](document, asked):
-            document.done(name)
+    if options.version and not options.stored:
+        print("experiments.scale: --version goes with --stored", file=sys.stderr)
+        return 2
+    told = command("experiments.scale", sys.argv[1:])
+    try:
+        store = Store(path, options.version)
+        failed: list[str] = []
+        for name in () if options.stored else options.parts:
+            for job in PARTS[name](asked):
+                try:
+                    store.measure(job, partial(_run, job, asked))
+                except NotMeasured as error:
+                    failed.append(f"{name}, {job.who}, {job.case.replicas} replicas: {error}")
+                compose(store, options.out, told, failed)
+        compose(store, options.out, told, failed)
+    except ConfigError as error:
+        print(f"experiments.scale: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def compose(store: Store, folder: Path, told: str, failed: Sequence[str] = ()) -> None:
+    """RESULT.md of all that the store holds, whole; `failed` was tried just now and gave nothing."""
+    document = Document(folder / "RESULT.md", "Speed and size of simulations", told)
+    document.replace("What was done", NOTES)
+    shown = {name: store.shown(name) for name in PARTS}
+    for name, (title, lines) in TABLES.items():
+        if shown[name]:
+            document.replace(title, *lines(shown[name]))
+    left_out = [f"- Part `{name}` ({title}): not run." for name, (title, _) in TABLES.items() if not shown[name]]
+    document.replace(CLOSING, *verdicts(shown), *left_out, *(f"- Failed: {one}." for one in failed))
+    document.write()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m experiments.scale", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small numbers: whether it works at all")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="to be measured")
+    parser.add_argument("--stored", action="store_true", help="show what the store holds, measure nothing")
+    parser.add_argument("--version", default="", help="with --stored: of this version of the code, or commit, only")
+    parser.add_argument("--traces", type=Path, default=Path("../shared/traces"), help="where the Azure traces are")
+    parser.add_argument("--vidur", default="", help="Python of an environment with Vidur")
+    parser.add_argument("--requests", type=_count, default=MILLION, help="of part requests")
+    parser.add_argument("--fleet-requests", type=_count, default=MILLION, help="of part replicas, at most")
+    parser.add_argument("--repeats", type=_count, default=3, help="of part vidur, taking turns")
+    parser.add_argument("--store", type=Path, default=None, help="default: results/scale.jsonl")
+    parser.add_argument("--out", type=Path, default=HERE, help="where RESULT.md goes")
+    return parser
+
+
+def _count(word: str) -> int:
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word} is not a whole number from 1")
+    return int(word)
+
+
+def _run(job: Job, asked: Asked) -> Measured:
+    """Raises `NotMeasured`, `ConfigError` for a trace that is not there."""
+    print(f"{datetime.now(UTC):%H:%M:%S} {job.who}, {job.case.replicas} replicas, {job.case.num_requests} requests")
+    if job.who == OURS:
+        return ours(job.case, asked.traces)
+    if not asked.vidur:
+        raise NotMeasured("--vidur names no Python that has Vidur")
+    return vidur(asked.vidur, job.case, asked.traces, native=job.who == NATIVE)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

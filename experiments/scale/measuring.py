@@ -1,20 +1,17 @@
-"""Measures cases, each in a fresh process, and keeps what was found: a run that was stopped goes on where it was."""
+"""Runs cases, each in a fresh process: ours and Vidur's."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import msgspec
 
+from contracts.errors import PhaseServeError
 from experiments.scale.cases import BATCH, CHUNK, NUM_BLOCKS, beside_vidur, cost
 from experiments.scale.one import Case, Measured
 from simulator.workload import draw
@@ -24,43 +21,21 @@ SIDE = Path(__file__).with_name("vidur_side.py")
 HOURS_S = 4 * 3600.0
 
 
-class Store:
-    """Lines of JSON: what was measured, under a name, and the load of the machine when it was."""
+class NotMeasured(PhaseServeError):
+    """A run did not end well."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = path.read_text().splitlines() if path.is_file() else []
-        self._known = {entry["name"]: entry for entry in map(json.loads, lines)}
-
-    def found(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What was measured under this name, now or earlier."""
-        if name not in self._known:
-            load = os.getloadavg()[0]
-            found = {**measure(), "load": load, "on": f"{datetime.now(UTC):%Y-%m-%d %H:%M}", "name": name}
-            with self._path.open("a") as file:
-                file.write(json.dumps(found) + "\n")
-            self._known[name] = found
-        return dict(self._known[name])
+    code = "not_measured"
 
 
-def name_of(case: Case, number: int = 0) -> str:
-    """Under which a case is kept; `number` tells repetitions apart. Not the folder of the traces."""
-    return f"{msgspec.json.encode(msgspec.structs.replace(case, traces='')).decode()}#{number}"
+def ours(case: Case, traces: Path) -> Measured:
+    """One run of ours. Raises `NotMeasured`."""
+    given = msgspec.json.encode(msgspec.structs.replace(case, traces=str(traces)))
+    return _run([sys.executable, "-m", "experiments.scale.one"], given)
 
 
-def ours(case: Case) -> dict[str, Any]:
-    """One run of ours."""
-    words = [sys.executable, "-m", "experiments.scale.one"]
-    done = subprocess.run(
-        words, cwd=ROOT, input=msgspec.json.encode(case), stdout=subprocess.PIPE, check=True, timeout=HOURS_S
-    )
-    return dict(msgspec.to_builtins(msgspec.json.decode(done.stdout, type=Measured)))
-
-
-def vidur(python: str, case: Case, *, native: bool) -> dict[str, Any]:
-    """One run of Vidur with the same requests and step times. Raises `CalledProcessError` when it does not end well."""
-    scenario = beside_vidur(Path(case.traces), case.replicas, case.num_requests)
+def vidur(python: str, case: Case, traces: Path, *, native: bool) -> Measured:
+    """One run of Vidur with the same requests and step times. Raises `NotMeasured`."""
+    scenario = beside_vidur(traces, case.replicas, case.num_requests)
     arrivals = islice(draw(scenario.workload, Random(0)), case.num_requests)
     given = {
         "cost": msgspec.to_builtins(cost()),
@@ -71,13 +46,18 @@ def vidur(python: str, case: Case, *, native: bool) -> dict[str, Any]:
         "native": native,
         "requests": [(arrival.at_s, len(arrival.prompt), arrival.output_tokens) for arrival in arrivals],
     }
-    done = subprocess.run(
-        [python, str(SIDE)],
-        input=json.dumps(given),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        check=True,
-        text=True,
-        timeout=HOURS_S,
-    )
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return _run([python, str(SIDE)], json.dumps(given).encode())
+
+
+def _run(words: list[str], given: bytes) -> Measured:
+    """What it says in its last line."""
+    try:
+        done = subprocess.run(words, cwd=ROOT, input=given, capture_output=True, check=True, timeout=HOURS_S)
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing said"]
+        raise NotMeasured(f"exit status {error.returncode}: {last[0]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise NotMeasured(f"not done after {HOURS_S:g} s") from error
+    except OSError as error:
+        raise NotMeasured(f"{words[0]}: {error.strerror}") from error
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Measured)

@@ -24,7 +24,7 @@ from simulator.statistics import Sketch, Summary
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind`: vidur, requests or replicas, see `experiments.scale.cases`."""
+    """`kind`: vidur, requests, memory or replicas, see `experiments.scale.cases` and `experiments.scale.parts`."""
 
     kind: str
     traces: str = ""
@@ -38,13 +38,14 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         """What is to be run."""
         if self.kind == "vidur":
             return beside_vidur(Path(self.traces), self.replicas, self.num_requests)
-        if self.kind == "requests":
+        if self.kind in {"requests", "memory"}:
             return many_requests(Path(self.traces), self.trace, self.replicas, self.num_requests)
         return many_replicas(self.replicas, self.num_requests, self.heartbeat_s)
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """`decision_us` and `view_us`: `ClusterCore.handle` of an arrival and of a view, where one process ran it all."""
+    """`decision_us` and `view_us`: `ClusterCore.handle` of an arrival and of a view, where one process ran it all.
+    What has a default is not known of Vidur."""
 
     wall_s: float
     cpu_s: float
@@ -52,15 +53,15 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     events: int
     steps: int
-    output_tokens: int
     virtual_s: float
-    utilisation: float
-    attained: float
     ttft_p50_s: float
     ttft_p90_s: float
     e2e_mean_s: float
     e2e_p50_s: float
     e2e_p90_s: float
+    output_tokens: int = 0
+    utilisation: float = 0.0
+    attained: float = 0.0
     decision_us: Summary = Summary()
     view_us: Summary = Summary()
 

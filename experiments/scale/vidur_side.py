@@ -1,6 +1,6 @@
 """Vidur (MLSys'24; PyPI 0.0.26) on the same requests and step times; runs under the Python that Vidur is installed in.
 
-    <python of vidur> vidur_side.py < case.json        (a `VidurCase` of `experiments.scale.beside`; nothing of ours)
+    <python of vidur> vidur_side.py < case.json        (made by `experiments.scale.measuring`; nothing of ours)
 
 The wheel holds no profiles; it would fetch them, or predictions made from them, from a public store. Its lookup tables
 are filled with the formula of the case instead, in Vidur's own granularity, before the clock starts: what is measured
@@ -22,6 +22,10 @@ from typing import Any
 
 MAX_TOKENS = 16_384
 MAX_CHUNK = 4096
+CHUNK_STEP = 32
+"""Vidur rounds chunks of a prompt up to this; it is no setting."""
+GRANULARITY = 64
+"""Of contexts, in tokens: a setting of Vidur's, 256 unless set."""
 DAY = "day"
 _FREE = (
     *("attn_post_proj", "mlp_up_proj", "mlp_down_proj", "mlp_act", "attn_rope", "attn_kv_cache_save"),
@@ -33,23 +37,37 @@ Table = dict[tuple[int, ...], float]
 
 
 def tables(cost: dict[str, float], layers: int, granularity: int, batch: int) -> dict[str, Table]:
-    """Milliseconds of one layer: all that grows with tokens stands in one of its operations, the others take none."""
+    """Milliseconds of one layer: a step's fixed part in one of its operations, the rest in attention, others nothing.
+
+    Vidur looks attention up with what it knows exactly (decode rows), with contexts rounded up to `granularity` (the
+    mean of decode rows; of a chunk what it sees, itself included) and chunks rounded up to `CHUNK_STEP`. An entry holds
+    what our formula gives in the middle of all that is rounded to it, so that steps are neither longer nor shorter on
+    the whole. What a token costs beside attention is therefore in attention's tables too: elsewhere it would be looked
+    up by tokens rounded up to 8.
+    """
     ms = 1e3 / layers
     contexts = range(0, MAX_TOKENS + 1, granularity)
     nothing: Table = {(tokens,): 0.0 for tokens in range(1, MAX_TOKENS + 1)}
     found: dict[str, Table] = dict.fromkeys(_FREE, nothing)
-    found["attn_pre_proj"] = {(n,): (cost["a0"] + cost["a1"] * n) * ms for n in range(1, MAX_TOKENS + 1)}
+    found["attn_pre_proj"] = {(tokens,): cost["a0"] * ms for tokens in range(1, MAX_TOKENS + 1)}
+    a1, b0, b1, b2, b3 = (cost[name] for name in ("a1", "b0", "b1", "b2", "b3"))
     found["attn_decode"] = {
-        (rows, context): (cost["b2"] * rows * context + cost["b3"] * rows) * ms
+        (rows, context): ((a1 + b3) * rows + b2 * rows * _middle(context, granularity)) * ms
         for rows in range(1, batch + 1)
         for context in contexts
     }
     found["attn_prefill"] = {
-        (past, chunk): (cost["b0"] * past * chunk + cost["b1"] * chunk * chunk) * ms
-        for past in contexts
-        for chunk in range(32, MAX_CHUNK + 1, 32)
+        (seen, rounded): (a1 * chunk + b0 * max(0.0, _middle(seen, granularity) - chunk) * chunk + b1 * chunk**2) * ms
+        for seen in contexts
+        for rounded in range(CHUNK_STEP, MAX_CHUNK + 1, CHUNK_STEP)
+        for chunk in (_middle(rounded, CHUNK_STEP),)
     }
     return found
+
+
+def _middle(rounded: int, step: int) -> float:
+    """Of the whole numbers that are rounded up to it."""
+    return max(0.0, rounded - (step - 1) / 2)
 
 
 def write_trace(path: Path, rows: list[list[float]]) -> None:
@@ -99,6 +117,7 @@ def simulation(case: dict[str, Any], folder: Path) -> Any:
             prediction_max_batch_size=case["batch"],
             prediction_max_prefill_chunk_size=MAX_CHUNK,
             attention_decode_batching_overhead_fraction=0.0,
+            kv_cache_prediction_granularity=GRANULARITY,
             use_native_execution_time_predictor=case["native"],
             cache_dir=str(folder / "cache"),
         ),

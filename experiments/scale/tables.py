@@ -1,0 +1,133 @@
+"""The parts as tables: what was measured, line by line. Nothing here that a run does not give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+
+from experiments.scale.cases import HARDWARE, MODEL
+from experiments.scale.parts import NATIVE, OURS, VIDUR
+from experiments.scale.store import Kept
+
+Rows = Sequence[Kept]
+NOTES = f"""\
+Model and hardware: {MODEL} on {HARDWARE}, step times by design §5's formula fitted to its roofline. Each run has a
+process of its own. `cpu` is the processor time of the run, which other work on the machine lengthens less than `wall`;
+`load` is the machine's load average when the run began. A table holds runs of one version of the code; which, stands in
+its last column."""
+
+_COLUMNS = "requests | wall s | cpu s | cpu us/request | events/s (cpu) | tokens out | used | attained | peak MB | load"
+
+
+def beside_vidur(rows: Rows) -> Iterator[str]:
+    """Medians of the repetitions."""
+    yield from (
+        "Vidur 0.0.26 from PyPI (the MLSys'24 simulator), Sarathi scheduler, chunks of 512, at most 128 streams, no",
+        "charts, no spread, requests to replicas in turn; the conversation trace (Azure) at its own rate for each.",
+        "Both get the same requests and the same cost of a step. Vidur's profiles are not in the wheel: its tables are",
+        "filled with our formula, outside of what is measured. Medians of runs that took turns. `steps` are batches.",
+        "",
+        "| replicas | requests | simulator | runs | cpu us/request | wall us/request | events/s (cpu) | steps |"
+        " cpu us/step | TTFT p50 | p90 | E2E mean | p90 | peak MB | load | commit |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    )
+    for replicas, requests in cases_of(rows):
+        for who in (VIDUR, NATIVE, OURS):
+            runs = runs_of(rows, replicas, requests, who)
+            if runs:
+                yield _beside_line(replicas, requests, who, runs)
+
+
+def cases_of(rows: Rows) -> list[tuple[int, int]]:
+    """Replicas and requests of what was measured, in order."""
+    return list(dict.fromkeys((row.job.case.replicas, row.job.case.num_requests) for row in rows))
+
+
+def runs_of(rows: Rows, replicas: int, requests: int, who: str) -> list[Kept]:
+    """The repetitions of one case."""
+    return [
+        row
+        for row in rows
+        if (row.job.case.replicas, row.job.case.num_requests, row.job.who) == (replicas, requests, who)
+    ]
+
+
+def middle(runs: Rows, name: str) -> float:
+    """The median of a figure."""
+    return median(float(getattr(row.measured, name)) for row in runs)
+
+
+def _beside_line(replicas: int, requests: int, who: str, runs: Rows) -> str:
+    one, cpu_s = runs[0].measured, middle(runs, "cpu_s")
+    cells = [
+        *(str(replicas), f"{requests:,}", who, str(len(runs)), f"{cpu_s / requests * 1e6:.0f}"),
+        *(f"{middle(runs, 'wall_s') / requests * 1e6:.0f}", f"{one.events / cpu_s:.0f}", f"{one.steps:,}"),
+        *(f"{cpu_s / one.steps * 1e6:.0f}", f"{one.ttft_p50_s:.3f}", f"{one.ttft_p90_s:.3f}"),
+        *(f"{one.e2e_mean_s:.2f}", f"{one.e2e_p90_s:.2f}", f"{one.peak_mb:.0f}"),
+        *(f"{median(row.load for row in runs):.1f}", runs[0].commit),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def many_requests(rows: Rows) -> Iterator[str]:
+    """One line for each trace."""
+    yield from (
+        "Two routers with 32 replicas each (`simulate_sharded`: every request goes to one of them by a hash of its",
+        "number, as a load balancer would do), a process for each, `cpu` and `peak MB` of both together; our defaults,",
+        "step times with a spread of 3 %. `code`: 2048 prompt and 28 output tokens on average at 4 requests a second",
+        "and replica; `conv`: 1155 and 211 at 3.3.",
+        "",
+        f"| trace | {_COLUMNS} | commit |",
+        f"|---|{'---|' * 11}",
+    )
+    for row in rows:
+        yield _line(trace_of(row), row, row.commit)
+
+
+def trace_of(row: Kept) -> str:
+    """Its short name."""
+    return row.job.case.trace.split("_")[-1].removesuffix(".csv")
+
+
+def many_replicas(rows: Rows) -> Iterator[str]:
+    """One line for each fleet."""
+    yield from (
+        "One router, one process; prompts of 1155 and answers of 28 tokens on average, 4 requests a second and each;",
+        "replicas without a data plane, each with a view at least every 0.5 s. `decision` and `view` are",
+        "`ClusterCore.handle` of an arrival and of a replica's view, in microseconds of CPU of this thread. The CPU",
+        "time of a run includes that its replicas join and that each one's blocks are checked at the end.",
+        "",
+        f"| replicas | {_COLUMNS} | decision p50 | p99 | view p50 | p99 | commit |",
+        f"|---|{'---|' * 15}",
+    )
+    for row in rows:
+        decision, view = row.measured.decision_us, row.measured.view_us
+        told = [f"{one:.0f}" for one in (decision.p50, decision.p99, view.p50, view.p99)]
+        yield _line(f"{row.job.case.replicas:,}", row, *told, row.commit)
+
+
+def memory(rows: Rows) -> Iterator[str]:
+    """One line for each number of requests."""
+    yield from ("8 replicas, the code trace again and again.", "", "| requests | peak MB | commit |", "|---|---|---|")
+    for row in rows:
+        yield f"| {row.job.case.num_requests:,} | {row.measured.peak_mb:.0f} | {row.commit} |"
+
+
+def _line(first: str, row: Kept, *last: str) -> str:
+    one = row.measured
+    cells = [
+        *(first, f"{one.requests:,}", f"{one.wall_s:.0f}", f"{one.cpu_s:.0f}"),
+        *(f"{one.cpu_s / one.requests * 1e6:.0f}", f"{one.events / one.cpu_s:.0f}"),
+        *(f"{one.output_tokens:,}", f"{one.utilisation:.2f}", f"{one.attained:.3f}"),
+        *(f"{one.peak_mb:.0f}", f"{row.load:.1f}", *last),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+TABLES: dict[str, tuple[str, Callable[[Rows], Iterator[str]]]] = {
+    "vidur": ("Beside Vidur", beside_vidur),
+    "requests": ("A million requests on 64 replicas", many_requests),
+    "replicas": ("Ten thousand replicas", many_replicas),
+    "memory": ("Memory by requests served", memory),
+}
+"""Title and lines by part."""
