@@ -7,11 +7,13 @@ import msgspec
 from experiments.ecoserve.capacity import CHUNK
 from experiments.ecoserve.document import Document
 from experiments.ecoserve.scan import Budget
+from experiments.ecoserve.seen import Mitosis, Seen
 from experiments.ecoserve.setups import setup
 from experiments.ecoserve.systems import scenario
 from scheduling.macro_config import MacroConfig
 from simulator.arrivals import Steps
 from simulator.changes import Add
+from simulator.grid.case import code_version
 from simulator.report import Report
 from simulator.run import Run
 from simulator.scenario import Scenario
@@ -61,13 +63,17 @@ def sizes_over_time(scenario: Scenario, every_s: float = 0.5) -> tuple[list[tupl
     return seen, run.finish()
 
 
-def mitosis(document: Document, budget: Budget) -> None:
-    """One run."""
+def mitosis(document: Document, budget: Budget, seen: Seen) -> None:
+    """One run. It is not kept: where stored rows are shown of other code, it is not run."""
+    if budget.version not in {"", code_version()}:
+        document.plan("mitosis of other code", "part `mitosis`")
+        return
     step_s = 15.0 * budget.duration  # the paper's 120 s would be 16,800 requests
-    seen, report = sizes_over_time(made(step_s))
+    sizes, report = sizes_over_time(made(step_s))
     title = "Mitosis: 20 to 50 req/s, 8 to 16 replicas"
-    grown = "; ".join(f"{at_s:.1f} s {'+'.join(map(str, sizes))}" for at_s, sizes in seen)
+    grown = "; ".join(f"{at_s:.1f} s {'+'.join(map(str, each))}" for at_s, each in sizes)
     least = min((window.attained / window.arrived for window in report.windows if window.arrived), default=0.0)
+    seen.mitosis = Mitosis(sizes=[each for _, each in sizes], lowest=least, attained=report.ecoserve.attained)
     document.section(
         title,
         f"CodeLlama2-34B on L20, ShareGPT, rates of {', '.join(f'{rate:g}' for rate in RATES)} req/s, {step_s:g} s "

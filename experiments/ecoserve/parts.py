@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -10,7 +10,9 @@ from contracts.request import Slo
 from experiments.ecoserve import published
 from experiments.ecoserve.document import Document
 from experiments.ecoserve.picture import draw
+from experiments.ecoserve.published import changes_shown, gains_shown
 from experiments.ecoserve.scan import Budget, Found, NotRun, RunFailed
+from experiments.ecoserve.seen import Pair, Seen
 from experiments.ecoserve.setups import Setup, setup
 from experiments.ecoserve.study import Job
 from experiments.ecoserve.systems import ARTIFACT, MIXED, OURS, PAPER, PD, SARATHI, SYSTEMS, VLLM
@@ -49,44 +51,46 @@ PICTURES = 3
 """Set-ups that get a picture."""
 
 
-def goodput(document: Document, budget: Budget, cells: Sequence[tuple[str, str, str, int]] = CELLS) -> None:
+def goodput(document: Document, budget: Budget, seen: Seen, cells: Sequence[tuple[str, str, str, int]] = CELLS) -> None:
     """Goodput of every system on the set-ups, and the gains beside the paper's."""
     setups = [setup(cluster, model, data, min(count, budget.most_replicas)) for cluster, model, data, count in cells]
     for one in setups:
         document.plan(one.name, f"goodput: {one.name}")
-    table: dict[Setup, dict[str, Found]] = {}
+    table = seen.goodput
     for number, one in enumerate(setups):
         title = (
             f"Goodput {number + 1}: {one.name}, targets {one.load.slo.ttft_s:g} s and {one.load.slo.tpot_s * 1e3:g} ms"
         )
-        document.section(title, *([LEGEND, ""] if number == 0 else []), *HEAD)
-        table[one] = {}
+        document.head(title, *([LEGEND, ""] if not table else []), *HEAD)
         for system, found in _scanned([Job(setup=one, system=name) for name in SYSTEMS], budget, document, title):
-            table[one][system] = found
+            table.setdefault(one, {})[system] = found
             document.section(title, goodput_line(found))
+        document.done(one.name)
+        if one not in table:  # its systems are told one by one as not run
+            continue
         name = f"goodput-{number + 1}.png"
         if number < PICTURES and draw(table[one].values(), one.name, document.beside(name)):
             document.section(title, "", f"![attainment against rate]({name})")
-        document.done(one.name)
         document.replace("Gains beside the paper's", *_gains(table))
 
 
-def _gains(table: dict[Setup, dict[str, Found]]) -> Iterator[str]:
+def _gains(table: Mapping[Setup, Mapping[str, Found]]) -> Iterator[str]:
     """Mean over the set-ups there are of our goodput, and of EcoServe's artifact, over each baseline's, at P90."""
     yield "Mean gain at P90 by EcoServe's clock over the set-ups above (how many), the paper's over all of its own. A "
     yield "goodput beyond the scanned rates counts as the highest of them."
     yield from ("", "| set-ups | over | EcoServe's artifact, here | ours (`min`), here | the paper's EcoServe |")
     yield "| --- | --- | ---: | ---: | ---: |"
     for name, clusters in (("L20 and A800", {"L20", "A800"}), ("H100", {"H100"})):
+        rows = [by for one, by in table.items() if one.cluster in clusters]
         for system, printed in published.P90_GAINS[name].items():
-            yield _gain_line(name, system, printed, [by for one, by in table.items() if one.cluster in clusters])
-    for data, printed in published.DATA_GAINS.items():
-        for system, told in zip((VLLM, SARATHI, PD), (printed, printed, printed), strict=True):
-            which = told.split(", ")[1 if system == PD else 0]
-            yield _gain_line(data, system, which, [by for one, by in table.items() if one.data == data])
+            yield _gain_line(name, system, gains_shown(printed), rows)
+    for data in published.DATA_GAINS:
+        rows = [by for one, by in table.items() if one.data == data]
+        for system in (VLLM, SARATHI, PD):
+            yield _gain_line(data, system, gains_shown(published.of_data(data, system)), rows)
 
 
-def _gain_line(name: str, system: str, printed: str, rows: Sequence[dict[str, Found]]) -> str:
+def _gain_line(name: str, system: str, printed: str, rows: Sequence[Mapping[str, Found]]) -> str:
     cells = []
     for ours in (ARTIFACT, OURS):
         both = [by for by in rows if ours in by and system in by]
@@ -94,11 +98,11 @@ def _gain_line(name: str, system: str, printed: str, rows: Sequence[dict[str, Fo
     return f"| {name} | {system} | {' | '.join(cells)} | {printed} |"
 
 
-def hybrid(document: Document, budget: Budget) -> None:
+def hybrid(document: Document, budget: Budget, seen: Seen) -> None:
     """What a mixed step costs decides between chunks and phases: roofline, the same with nothing shared, additive."""
     one = setup("L20", MODEL, "ShareGPT", min(8, budget.most_replicas))
     title = "What a mixed step costs"
-    document.section(
+    document.head(
         title,
         f"{one.name}. Roofline: the greater of compute and memory time, so that decodes ride in a chunk nearly free. "
         "Additive: 20 ms + 0.29 ms a token + what each row and its context take, fixed part shared. Apart: the "
@@ -111,39 +115,40 @@ def hybrid(document: Document, budget: Budget) -> None:
     for name, cost in costs.items():
         systems = (SARATHI, MIXED) if name == "apart" else (SARATHI, MIXED, OURS, ARTIFACT, VLLM)
         jobs = [Job(setup=one, system=system, cost=cost) for system in systems]
-        for _, found in _scanned(jobs, budget, document, title):
+        for system, found in _scanned(jobs, budget, document, title):
+            seen.hybrid[name, system] = found
             document.section(title, f"| {name} {goodput_line(found)}")
 
 
-def scaling(document: Document, budget: Budget, counts: Sequence[int] = (1, 2, 4, 8, 16)) -> None:
+def scaling(document: Document, budget: Budget, seen: Seen, counts: Sequence[int] = (1, 2, 4, 8, 16)) -> None:
     """Goodput by the number of replicas."""
     title = "Scaling from 1 to 16 replicas"
     longer = msgspec.structs.replace(budget, duration=SCALING_LIFETIMES)
-    document.section(
+    document.head(
         title,
         f"{MODEL} on L20, ShareGPT, P90; runs of five lifetimes of a request (120 s). The paper: {published.SCALING}.",
         "",
         "| system | replicas | goodput, usual / EcoServe's clock | per replica | times that of one |",
         "| --- | ---: | ---: | ---: | ---: |",
     )
-    first: dict[str, Found] = {}
     for count in counts:
         if count > budget.most_replicas:
-            document.section(title, f"| {count} replicas: not run | | | | |")
+            document.plan(f"{title}, {count}", f"{count} replicas", title)
             continue
         one = setup("L20", MODEL, "ShareGPT", count)
         jobs = [Job(setup=one, system=system, steps=(0.55, 0.7, 0.85, 1.0, 1.15)) for system in (VLLM, ARTIFACT, OURS)]
         for system, found in _scanned(jobs, longer, document, title):
-            base = first.setdefault(system, found)
+            seen.scaling[system, count] = found
+            base = seen.scaling.get((system, 1))
             usual, eco = found.goodput(0.9, USUAL)[0], found.goodput(0.9, ECOSERVE)[0]
-            times = [gain(found, base, 0.9, clock) for clock in (USUAL, ECOSERVE)]
+            times = [None if base is None else gain(found, base, 0.9, clock) for clock in (USUAL, ECOSERVE)]
             shown = " / ".join("-" if value is None else f"{value:.2f}" for value in times)
             both = f"{rate(found, 0.9, USUAL)} / {rate(found, 0.9, ECOSERVE)}"
             line = f"| {system} | {count} | {both} | {usual / count:.2f} / {eco / count:.2f} | {shown} |"
             document.section(title, line)
 
 
-def tightening(document: Document, budget: Budget) -> None:
+def tightening(document: Document, budget: Budget, seen: Seen) -> None:
     """From (5 s, 100 ms) to (1 s, 50 ms) at P99."""
     one = _where(budget)
     changed = {"slo": Slo(ttft_s=1.0, tpot_s=0.05), "steps": (0.15, 0.3, 0.45, 0.6, 0.75)}
@@ -155,15 +160,17 @@ def tightening(document: Document, budget: Budget) -> None:
         one,
         {},
         changed,
-        published.TIGHTENING,
+        seen.tightening,
+        {name: changes_shown(one, published.TIGHTENED.get(name, "")) for name, one in published.TIGHTENING.items()},
     )
 
 
-def bursts(document: Document, budget: Budget) -> None:
+def bursts(document: Document, budget: Budget, seen: Seen) -> None:
     """Gaps of CV 1.2, then 2.0, at P99."""
     one = _where(budget)
+    printed = {name: changes_shown(changed) for name, changed in published.BURSTS.items()}
     _before_and_after(
-        document, budget, "Bursts", f"{one.name}, CV 1.2 to 2.0", one, {"cv": 1.2}, {"cv": 2.0}, published.BURSTS
+        document, budget, "Bursts", f"{one.name}, CV 1.2 to 2.0", one, {"cv": 1.2}, {"cv": 2.0}, seen.bursts, printed
     )
 
 
@@ -174,9 +181,9 @@ def _where(budget: Budget) -> Setup:
 
 def _before_and_after(
     document: Document, budget: Budget, title: str, what: str, one: Setup,
-    before: dict[str, object], after: dict[str, object], printed: dict[str, str],
+    before: dict[str, object], after: dict[str, object], seen: dict[str, Pair], printed: Mapping[str, str],
 ) -> None:  # fmt: skip
-    document.section(
+    document.head(
         title,
         f"{what}; goodput in req/s (change).",
         "",
@@ -187,6 +194,7 @@ def _before_and_after(
         jobs = [Job(setup=one, system=system, **kind) for kind in (before, after)]  # type: ignore[arg-type]
         both = [found for _, found in _scanned(jobs, budget, document, title)]
         if len(both) == len(jobs):
+            seen[system] = (both[0], both[1])
             cells = [
                 change(both[0], both[1], share, clock)
                 for share, clock in ((0.9, ECOSERVE), (0.99, USUAL), (0.99, ECOSERVE))
@@ -194,10 +202,10 @@ def _before_and_after(
             document.section(title, f"| {system} | {' | '.join(cells)} | {printed.get(system, '-')} |")
 
 
-def ablations(document: Document, budget: Budget) -> None:
+def ablations(document: Document, budget: Budget, seen: Seen) -> None:
     """Rolling in a ring against no order, and slack against fixed turns."""
     title = "Ablations: rolling and adaptive"
-    document.section(
+    document.head(
         title,
         "The paper shows figures only: a random next replica is lower in all three models, fixed intervals of 1/4 to 1 "
         "TTFT target always below adaptive ones.",
@@ -217,7 +225,8 @@ def ablations(document: Document, budget: Budget) -> None:
             break
         one = setup(cluster, MODEL, "ShareGPT", min(replicas, budget.most_replicas))
         jobs = [Job(setup=one, system=name, rules=(rule,), scattered=mixed) for name, rule, mixed in kinds]
-        for _, found in _scanned(jobs, budget, document, title):
+        for name, found in _scanned(jobs, budget, document, title):
+            seen.ablations[cluster, name] = found
             document.section(title, f"| {cluster} {goodput_line(found)}")
 
 
@@ -227,7 +236,7 @@ def _scanned(jobs: Sequence[Job], budget: Budget, document: Document, title: str
         try:
             yield job.system, job.run(budget)
         except NotRun:
-            document.plan(f"{title}, {job}", f"{title.split(':', maxsplit=1)[0]}: {job.system} ({job.setup.name})")
+            document.plan(f"{title}, {job}", job.system, f"{title.split(':', maxsplit=1)[0]} ({job.setup.name})")
         except RunFailed as error:
             document.section(title, f"| {job.system}: {error} |")
 

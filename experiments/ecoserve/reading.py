@@ -1,31 +1,173 @@
-"""What the tables were found to say, by those who read them. Read them again when they have changed."""
+"""What the tables say, computed from their rows: sentence by sentence beside the paper's figure, by one rule.
+
+What is written by hand are causes that do not depend on a run; each stands where a comparison calls for it.
+"""
 
 from __future__ import annotations
 
-READING = """\
-Of the coarse run of 2026-11-30: CodeLlama2-34B on four L20 replicas, one seed. What agrees with the paper and what not:
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
-- Over prefill priority phased replicas gain 1.2 (ShareGPT) and 1.4 (LongBench) at P90 on EcoServe's clock, the artifact
-  1.2 and at least 1.6. The paper has 1.26 and 2.72 over systems without disaggregation: ShareGPT agrees, LongBench has
-  the sign only.
-- Over chunks beside decodes **it does not agree**: with steps of 256 or 512 tokens, whichever is better, Sarathi ties
-  on ShareGPT (19.1 against 18.6 for ours, 19.4 for the artifact) and holds at every rate scanned on LongBench, where
-  ours ends at 3.4. With 512 on LongBench it fails at every rate, because one such step takes 160 ms on L20 against a
-  target of 100: a gain over a baseline with the wrong chunk would have looked like the paper's. Our own chunks under
-  deadlines hold at every rate scanned on both.
-- The reason is the cost of a mixed step. Where its two parts are paid one after the other, the same chunks hold 15.0
-  (Sarathi) and 13.9 req/s (deadlines) against 18.6 for phases: then phases win by 1.2 and more. Which of the two a
-  card does has to be measured; neither is the truth for all.
-- Over static P/D **it does not agree** on ShareGPT: with grouped-query attention 10 Gbit/s a replica carry the KV, and
-  the best ratio holds more than any phased rule (the paper: 4.00 times less). On LongBench phases gain 1.3 (the paper:
-  2.53). Baselines here have no pauses, no buffer limits, and the whole rate of the link.
-- The artifact gains on EcoServe's clock and loses on the usual one (on LongBench it holds at no rate there; at P99 on
-  ShareGPT on neither): its switch waits are long, and count towards a TTFT target that has room.
-- Growth beyond proportion from 1 to 4 replicas: the artifact 4.57 by EcoServe's clock (4.15 by the usual one), ours
-  4.23, prefill priority 3.9; the paper 4.96. It agrees in kind. From 1 to 2 prefill priority gains as much: that part
-  is the balance of a larger fleet, not rolling.
-- Tighter targets (1 s, 50 ms): ours falls from 18.6 to 6.3 req/s at P90, prefill priority from 15.8 to 7.2, Sarathi
-  from 19.1 to 11.2 (the paper has Sarathi lose most, and uses A800); at P99 none of these holds at any rate. On L20 a
-  decode step takes 30 to 40 ms, which leaves little slack to roll with: phases are then the wrong layout.
-- Mitosis splits at the twelfth replica, 6 + 6, as in the paper, but no dip of attainment shows: 98.7 % in the worst
-  15 s (the paper: about 85 % near the split). Here a split moves no request and costs nothing."""
+from experiments.ecoserve import published
+from experiments.ecoserve.comparison import NEAR, Figure, Verdict, change_of, gain_of, gains
+from experiments.ecoserve.reading_own import ablations, clocks, hybrid, leaders, mitosis
+from experiments.ecoserve.scan import Found
+from experiments.ecoserve.seen import Pair, Seen
+from experiments.ecoserve.systems import ARTIFACT, OURS, PD, SARATHI, VLLM
+from experiments.ecoserve.tables import ECOSERVE
+
+WIDTH = 118
+RULE = (
+    f"Within {100 * NEAR:.0f} % of the paper's figure a figure here *agrees*; else, if both are gains or both losses, "
+    "it has the *same sign only*; else it *does not agree*. Where a system held at every rate scanned its goodput is a "
+    "bound, and so is a gain over it or by it: what lies beyond a bound is *undecided*. By EcoServe's clock, gains at "
+    "P90, changes at P99, as the paper has them."
+)
+CAUSES = {
+    VLLM: "All systems here are rules on one engine without pauses of its own: what slows a real baseline down beside "
+    "its rule is in the paper's gains and not in these.",
+    SARATHI: "Chunks get the best of three sizes and pay for a mixed step the greater of compute and memory time, so "
+    "that decodes ride in a chunk nearly free. With the wrong size, or where both parts are paid (`What a mixed step "
+    "costs`), they hold less.",
+    PD: "Static P/D gets the ratio that is best for the load, the whole rate of the link, no pauses and no limits of "
+    "buffers. With grouped-query attention the KV of a token is small, and a slow link carries it; with full "
+    "attention the link decides.",
+    "scaling": "A larger fleet balances its load better under any rule: the growth of prefill priority is that part, "
+    "and only what the phased rules have beyond it is rolling.",
+    "changes": "With fleets cut to four replicas this runs on L20, where a decode step of this model takes 30 to 40 ms "
+    "and a target of 50 ms leaves little slack to roll with; the paper has it on A800. In runs as short as with "
+    "`--coarse` P99 rests on few requests.",
+}
+Verdicts = Counter[Verdict]
+
+
+def reading(seen: Seen) -> list[str]:
+    """The section `What it says`, of whatever was found."""
+    counted: Verdicts = Counter()
+    told = [
+        *_gains(seen, counted),
+        *_scaling(seen, counted),
+        *_changes("Tighter targets, (5 s, 100 ms) to (1 s, 50 ms)", seen.tightening, published.TIGHTENING, counted),
+        *_changes("Bursts, CV 1.2 to 2.0", seen.bursts, published.BURSTS, counted),
+        *ablations(seen, counted),
+        *mitosis(seen, counted),
+        *hybrid(seen),
+        *clocks(seen),
+        *leaders(seen),
+    ]
+    if not told:
+        return ["Nothing to compare yet."]
+    words = {Verdict.AGREES: "agree", Verdict.SIGN: "have the same sign only", Verdict.NOT: "do not agree"}
+    total = ", ".join(f"{counted[one]} {words.get(one, one.value)}" for one in Verdict if counted[one])
+    head = f"Of {counted.total()} figures and pictures of the paper with one beside them here: {total or 'none'}."
+    return [*textwrap.wrap(RULE, WIDTH), *textwrap.wrap(head, WIDTH), "", *_wrapped(told)]
+
+
+def _wrapped(told: Iterable[str]) -> Iterator[str]:
+    for sentence in told:
+        yield from textwrap.wrap(
+            sentence, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+        )
+
+
+def _gains(seen: Seen, counted: Verdicts) -> Iterator[str]:
+    """By clusters and by data sets, over each kind of baseline; then why, if one does not agree."""
+    for system in (VLLM, SARATHI, PD):
+        off = False
+        for name, clusters in (("L20 and A800", {"L20", "A800"}), ("H100", {"H100"})):
+            rows = [by for one, by in seen.goodput.items() if one.cluster in clusters]
+            line, agrees = _gain(f"Over {system}, {name}", rows, system, published.P90_GAINS[name][system], counted)
+            off |= not agrees
+            yield from line
+        for data in published.DATA_GAINS:
+            rows = [by for one, by in seen.goodput.items() if one.data == data]
+            line, agrees = _gain(f"Over {system}, {data}", rows, system, published.of_data(data, system), counted)
+            off |= not agrees
+            yield from line
+        if off:
+            yield f"  {CAUSES[system]}"
+
+
+def _gain(
+    what: str, rows: list[dict[str, Found]], system: str, printed: published.Printed, counted: Verdicts
+) -> tuple[list[str], bool]:
+    """The sentence, none without rows, and whether the artifact agrees in it."""
+    figures = {
+        "the artifact": gains(rows, ARTIFACT, system, 0.9, ECOSERVE),
+        "ours": gains(rows, OURS, system, 0.9, ECOSERVE),
+    }
+    if not any(figures.values()):
+        return [], True
+    left_out = len([by for by in rows if system in by]) - max(one.count for one in figures.values() if one)
+    parts, agrees = [], True
+    for name, figure in figures.items():
+        if figure is None:
+            parts.append(f"{name} has no goodput")
+            continue
+        verdicts = {which: figure.judge(value, 1.0) for which, value in printed.items()}
+        parts.append(f"{name} {figure.bound.value}{figure.value:.2f} ({told(verdicts)})")
+        if name == "the artifact":
+            counted.update(verdicts.values())
+            agrees = set(verdicts.values()) == {Verdict.AGREES}
+    count = max(one.count for one in figures.values() if one)
+    how_many = f"{count} set-up{'s' if count > 1 else ''}"
+    beside = f", {left_out} without a goodput left out" if left_out else ""
+    return [f"- {what} ({how_many}{beside}): {', '.join(parts)}; the paper {published.gains_shown(printed)}."], agrees
+
+
+def told(verdicts: Mapping[str, Verdict]) -> str:
+    """One word if it is the same for all."""
+    if len(set(verdicts.values())) == 1:
+        return next(iter(verdicts.values())).value
+    return ", ".join(f"{one.value} with {name}" for name, one in verdicts.items())
+
+
+def _scaling(seen: Seen, counted: Verdicts) -> Iterator[str]:
+    """Growth of the goodput from one replica to as many as the paper has a figure for, and to the most there are."""
+    for system in (ARTIFACT, OURS, VLLM):
+        one = seen.scaling.get((system, 1))
+        counts = sorted(count for name, count in seen.scaling if name == system and count > 1)
+        if one is None or not counts:
+            continue
+        parts = []
+        for count in counts:
+            grown = gain_of(seen.scaling[system, count], one, 0.9, ECOSERVE)
+            shown = "no goodput" if grown is None else f"{grown.bound.value}{grown.value:.2f}"
+            parts.append(f"{count} replicas {shown}")
+            if grown is not None and count == published.SCALED_TO and system == ARTIFACT:
+                verdict = _more_than(grown, count, published.SCALED)
+                counted[verdict] += 1
+                parts[-1] += f" (the paper's EcoServe {published.SCALED:g}: {verdict.value})"
+        yield f"- Growth from one replica, {system}: {', '.join(parts)}."
+    if seen.scaling:
+        yield f"  {CAUSES['scaling']}"
+
+
+def _more_than(grown: Figure, count: int, printed: float) -> Verdict:
+    """Of a growth the sign is whether it is beyond proportion."""
+    return grown.judge(printed, float(count))
+
+
+def _changes(
+    what: str, pairs: Mapping[str, Pair], printed: Mapping[str, published.Printed], counted: Verdicts
+) -> Iterator[str]:
+    """What each system loses; then why, if one does not agree."""
+    off = False
+    for system, (before, after) in pairs.items():
+        figure = change_of(before, after, 0.99, ECOSERVE)
+        also = change_of(before, after, 0.9, ECOSERVE)
+        at_p90 = "no goodput" if also is None else f"{also.bound.value}{100 * also.value:+.0f} %"
+        if figure is None:
+            yield f"- {what}, {system}: no goodput at P99 before the change; at P90 {at_p90}."
+            continue
+        line = f"- {what}, {system}: {figure.bound.value}{100 * figure.value:+.0f} %"
+        paper = printed.get(system, {})
+        if paper:
+            verdicts = {which: figure.judge(value, 0.0) for which, value in paper.items()}
+            counted.update(verdicts.values())
+            off |= set(verdicts.values()) != {Verdict.AGREES}
+            line += f", the paper {published.changes_shown(paper)}: {told(verdicts)}"
+        yield f"{line}; at P90 {at_p90}."
+    if off:
+        yield f"  {CAUSES['changes']}"

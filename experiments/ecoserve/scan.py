@@ -16,9 +16,10 @@ from pathlib import Path
 import msgspec
 
 from contracts.errors import PhaseServeError
+from experiments.ecoserve.versions import stored
 from simulator.goodput import at_rate
 from simulator.grid import Case, Row, run_grid
-from simulator.grid.case import code_version, key_of
+from simulator.grid.case import key_of
 from simulator.scenario import Scenario
 
 STEPS = (0.4, 0.6, 0.75, 0.9, 1.05, 1.2, 1.4)
@@ -43,7 +44,7 @@ class NotRun(RunFailed):
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """How much a scan may take: rates in multiples of the estimate, seeds, where rows are kept, processes. `duration`
     is in lifetimes of a request. Fleets are cut to `most_replicas`.
-    With `stored_only` nothing is run that the store does not hold."""
+    With a `version` of the code its rows in the store are shown, and nothing is run."""
 
     steps: tuple[float, ...] = STEPS
     seeds: int = 1
@@ -52,7 +53,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 1
     duration: float = 3.0
     most_replicas: int = 16
-    stored_only: bool = False
+    version: str = ""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,10 +116,11 @@ def _run(system: str, rule: str, base: Scenario, rate: float, duration_s: float,
         Case({"system": system, "rule": rule, "rate": rate, "seed": seed}, msgspec.structs.replace(made, seed=seed))
         for seed in range(budget.seeds)
     ]
-    if budget.stored_only and not {key_of(case.scenario, None, code_version()) for case in cases} <= _kept(
-        budget.store
-    ):
-        raise NotRun(f"{system} at {rate:g} req/s is not in the store")
+    if budget.version and budget.store is not None:
+        kept, keys = _kept(budget.store), [key_of(case.scenario, None, budget.version) for case in cases]
+        if not kept.keys() >= set(keys):
+            raise NotRun(f"{system} at {rate:g} req/s is not in the store")
+        return [kept[key] for key in keys]
     rows = run_grid(cases, budget.store, workers=min(budget.workers, len(cases)), progress=False)
     for row in rows:
         if row.error:
@@ -127,12 +129,9 @@ def _run(system: str, rule: str, base: Scenario, rate: float, duration_s: float,
 
 
 @cache
-def _kept(store: Path | None) -> frozenset[str]:
-    """Names of the rows that the store holds."""
-    if store is None or not store.exists():
-        return frozenset()
-    lines = [msgspec.json.decode(line) for line in store.read_bytes().splitlines()]
-    return frozenset(line["key"] for line in lines if line.get("key") and not line.get("error"))
+def _kept(store: Path) -> dict[str, Row]:
+    """Rows that the store holds, by name."""
+    return stored(store)
 
 
 def _point(rate: float, rows: Sequence[Row]) -> tuple[float, float, float]:

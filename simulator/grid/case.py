@@ -6,7 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import msgspec
 
@@ -19,7 +19,8 @@ Value = str | int | float | bool | None
 Extra = Callable[[Report], Mapping[str, Value]]
 """More figures of a report; a function of a module, so that worker processes can import it."""
 
-_DECIDES = ("contracts", "scheduling", "simulator")
+DECIDES = ("contracts", "scheduling", "simulator")
+"""Rooms that decide what a report says."""
 _SHOWS = ("grid", "drawing")
 """Folders of `simulator` that change no report."""
 
@@ -75,12 +76,17 @@ def code_version() -> str:
     """A digest of the source that decides what a report says: `contracts`, `scheduling` and `simulator`."""
     root = Path(__file__).resolve().parents[2]
     digest = hashlib.sha256()
-    for room in _DECIDES:
+    for room in DECIDES:
         for path in sorted((root / room).rglob("*.py")):
             name = path.relative_to(root)
-            if name.parts[:2] not in {("simulator", folder) for folder in _SHOWS}:
+            if decides(name):
                 digest.update(str(name).encode() + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def decides(name: PurePath) -> bool:
+    """Whether this file of one of the rooms, named from the root, is among that source."""
+    return name.suffix == ".py" and name.parts[:2] not in {("simulator", folder) for folder in _SHOWS}
 
 
 @cache

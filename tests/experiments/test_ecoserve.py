@@ -12,6 +12,7 @@ from experiments.ecoserve.document import Document
 from experiments.ecoserve.mitosis import made, sizes_over_time
 from experiments.ecoserve.parts import CELLS, goodput
 from experiments.ecoserve.scan import QUICK_STEPS, Budget, Found, crossing
+from experiments.ecoserve.seen import Seen
 from experiments.ecoserve.setups import DATA, setup
 from experiments.ecoserve.study import Job
 from experiments.ecoserve.systems import SYSTEMS, rules_of, scenario
@@ -91,7 +92,8 @@ def test_the_quick_run_goes_on_from_its_store(tmp_path: Path) -> None:
     texts = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        goodput(Document(tmp_path / name / "RESULT.md", "T", "c"), budget, [("L20", "codellama2-34b", "LongBench", 2)])
+        cells = [("L20", "codellama2-34b", "LongBench", 2)]
+        goodput(Document(tmp_path / name / "RESULT.md", "T", "c"), budget, Seen(), cells)
         texts.append((tmp_path / name / "RESULT.md").read_text())
     assert texts[0] == texts[1]
     assert all(system.split(" (")[0] in texts[0] for system in SYSTEMS)
