@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.ecoserve.document import Document, command
 from experiments.slack_rules import choice
 from experiments.slack_rules.loads import LOADS, REPLICAS, VARIANTS, WHOLE, Load, cases
-from experiments.slack_rules.reading import READING
+from experiments.slack_rules.reading import reading
 from scheduling.config import ReplicaCoreConfig
 from simulator.grid import Row, Value, failed, run_grid
 from simulator.report import Report
 
 HERE = Path(__file__).parent
+SETTINGS = ReplicaCoreConfig()
+DEFAULT = SETTINGS.admission + ("" if SETTINGS.window_chunking else WHOLE)
 TABLE = "Attained by rule and load"
 JUDGED = "Which rule is the default"
 
@@ -48,10 +50,10 @@ def main() -> None:
         document.section(TABLE, _line(variant, rows[variant], loads))
         for row in failed(found):
             document.section(TABLE, f"`{variant}` under {row['load']}: {row.error}")
-        document.replace(JUDGED, *_judged(rows))
+        judged = choice.judge(rows, DEFAULT) if DEFAULT in rows else []
+        document.replace(JUDGED, *_judged(judged))
+        document.replace("What it says", *reading(rows, judged, DEFAULT))
         document.done(variant)
-    if not arguments.quick:
-        document.section("What it says", READING)
 
 
 def overdraft(report: Report) -> dict[str, Value]:
@@ -94,12 +96,9 @@ def _both(rows: Sequence[Row]) -> str:
     return f"{100 * usual:.1f} / {100 * ecoserve:.1f}"
 
 
-def _judged(rows: Mapping[str, Sequence[Row]]) -> list[str]:
-    settings = ReplicaCoreConfig()
-    default = settings.admission + ("" if settings.window_chunking else WHOLE)
-    if default not in rows:
+def _judged(judged: Sequence[choice.Judged]) -> list[str]:
+    if not judged:
         return ["Not judged yet."]
-    judged = choice.judge(rows, default)
     lines = [
         *(choice.__doc__ or "").split("\n\n", 1)[1].strip().splitlines(),
         "",
@@ -109,7 +108,7 @@ def _judged(rows: Mapping[str, Sequence[Row]]) -> list[str]:
     for one in judged:
         against = f"{100 * one.difference:+.2f} ± {100 * one.error:.2f}"
         lines.append(f"| `{one.rule}` | {100 * one.score:.2f} | {against} | {100 * one.worst:+.2f} |")
-    return [*lines, "", f"The default is `{default}`; by the criterion it is to be `{choice.choose(judged, default)}`."]
+    return [*lines, "", f"The default is `{DEFAULT}`; by the criterion it is to be `{choice.choose(judged, DEFAULT)}`."]
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def figure(row: Row) -> float:
 
 
 def judge(rows: Mapping[str, Sequence[Row]], default: str) -> list[Judged]:
-    """Every rule that has all the default's runs, best score first."""
+    """Every rule that has all the default's runs (which must be there), best score first."""
     base = _by_run(rows[default])
     found = []
     for rule, same in rows.items():

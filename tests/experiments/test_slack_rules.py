@@ -6,6 +6,7 @@ import pytest
 
 from experiments.slack_rules.choice import choose, judge
 from experiments.slack_rules.loads import LOADS, VARIANTS, cases
+from experiments.slack_rules.reading import reading
 from scheduling.admission_rules import parse_rule
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 from simulator.grid import Row
@@ -17,7 +18,7 @@ def _rows(values: dict[str, tuple[float, float]]) -> list[Row]:
         Row(
             key=f"{load}-{seed}",
             labels={"load": load, "rate": 9.5, "seed": seed},
-            figures={"usual.attained": share, "ecoserve.attained": share},
+            figures={"usual.attained": share, "ecoserve.attained": share, "overdraft_s": 1.0 + share},
         )
         for load, shares in values.items()
         for seed, share in enumerate(shares)
@@ -66,3 +67,20 @@ def test_both_cores_have_the_same_default() -> None:
     assert ReplicaCoreConfig().admission == ClusterCoreConfig().admission
     assert ReplicaCoreConfig().window_chunking is ClusterCoreConfig().window_chunking
     assert ReplicaCoreConfig().admission in VARIANTS
+
+
+def test_what_the_table_says_is_computed_from_it() -> None:
+    rows = {
+        "min": _rows({"a": (0.9, 0.9), "b": (0.7, 0.7)}),
+        "max": _rows({"a": (0.8, 0.8), "b": (0.85, 0.85)}),
+        "min, whole": _rows({"a": (0.5, 0.5), "b": (0.75, 0.75)}),
+    }
+    told = " ".join(" ".join(reading(rows, judge(rows, "min"), "min")).split())
+    assert "`min` stays the default. Of the others `max` is best: +2.5 points" in told
+    assert "most under b (+15.0)" in told
+    assert "`max` beside `min`: wins 15 points under b and loses 10 points under a." in told
+    assert "`min` without cuts: -18 points, -40 under a, better under b." in told
+    assert "Beyond the knee of `min` rather than at it lie b (70 %)." in told
+    alone = {"min": rows["min"]}
+    assert "stays the default; no other rule was run" in reading(alone, judge(alone, "min"), "min")[0]
+    assert reading({"max": rows["max"]}, [], "min") == ["Nothing to compare yet."]
