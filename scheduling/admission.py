@@ -80,7 +80,8 @@ def _overload(state: ReplicaState, prompt: int) -> Overloaded | None:
 
 def uncached(sequence: Sequence) -> int:
     """Tokens still to compute, as far as known: for a waiting one less what the cache held when last looked."""
-    return sequence.remaining - (0 if sequence.blocks else sequence.cached_guess)
+    left = len(sequence.tokens) - sequence.num_computed
+    return left if sequence.blocks else left - sequence.cached_guess
 
 
 def remaining_s(state: ReplicaState, sequence: Sequence) -> float:
@@ -95,14 +96,13 @@ def prefill_left_s(state: ReplicaState) -> float:
     Prompts share steps, so the fixed part of a step is counted once for each `max_chunk` tokens; not at all where
     chunks ride in the decode steps of a mixed replica, which pay it.
     """
-    prompts = (*state.prefilling.values(), *state.waiting.values())
-    if not prompts:
+    if not (state.prefilling or state.waiting):
         return 0.0
-    fixed_s, largest = state.predictor.cost.a0, state.config.max_chunk
-    left_s, tokens, alone = 0.0, 0, 0
-    for sequence in prompts:
+    cost, largest = state.predictor.cost, state.config.max_chunk
+    fixed_s, left_s, tokens, alone = cost.a0, 0.0, 0, 0
+    for sequence in (*state.prefilling.values(), *state.waiting.values()):
         left = uncached(sequence)
-        left_s += remaining_s(state, sequence)
+        left_s += prefill_s(cost, len(sequence.tokens) - left, left, largest)
         tokens += left
         alone += -(-left // largest)
     if state.role is Role.MIXED and state.config.rule.budget is not Budget.PREFILL_FIRST and state.decoding:

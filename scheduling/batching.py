@@ -16,7 +16,7 @@ from scheduling.step_shape import StepShape
 def start_steps(state: ReplicaState, now: float) -> list[StepInFlight]:
     """Start the next step if none runs, or as many as a pipeline takes beside those that run."""
     started: list[StepInFlight] = []
-    while state.in_flight is None or state.num_in_flight < state.config.pipeline_depth:
+    while state.may_start:
         step = next_step(state, now)
         if step is None:
             break
@@ -36,7 +36,9 @@ def next_step(state: ReplicaState, now: float) -> StepInFlight | None:
         state.counters.window_cuts += state.clock.phase is Phase.PREFILL and bool(state.prefilling)
         decodes = rows_of_next(state, now, alone=True)
         # Decodes may all have been preempted in favour of prompts that hold the blocks; those run now.
-        step = _step(state, decodes, None, now) if decodes else _prefill_step(state, now)
+        if decodes:
+            return _step(state, decodes, rows_shape(state, decodes), None, now)
+        step = _prefill_step(state, now)
     return step
 
 
@@ -45,7 +47,7 @@ def _prefill_step(state: ReplicaState, now: float) -> StepInFlight | None:
         picker = PrefillPicker(state, grant, StepShape())
         picker.fill(now)
         if picker.picks:
-            return _step(state, [], (grant, picker), now)
+            return _step(state, [], picker.shape, (grant, picker), now)
     return None
 
 
@@ -56,27 +58,26 @@ def _mixed_step(state: ReplicaState, now: float) -> StepInFlight | None:
         picker = PrefillPicker(state, grant, shape)
         picker.fill(now)
         if picker.picks:
-            return _step(state, decodes, (grant, picker), now)
-    return _step(state, decodes, None, now) if decodes else None
+            return _step(state, decodes, shape, (grant, picker), now)
+    return _step(state, decodes, shape, None, now) if decodes else None
 
 
 def _step(
     state: ReplicaState,
     decodes: list[Sequence],
+    shape: StepShape,
     prefill: tuple[PrefillGrant, PrefillPicker] | None,
     now: float,
 ) -> StepInFlight:
-    """One step from decoding sequences (one token each) and picked prefill chunks."""
+    """One step of this shape from decoding sequences (one token each) and picked prefill chunks."""
     sequences = list(decodes)
     chunks = [Chunk(s.request_id, s.last_token, s.num_computed, s.table, True) for s in decodes]
     # A sequence whose KV came from another replica is seen by this engine for the first time in a decode.
     started = [state.announce(s) for s in decodes if not s.announced]
-    overdraft, owes = None, False
-    if prefill is None:
-        shape, phase = rows_shape(state, decodes), Phase.DECODE
-    else:
+    phase, overdraft, owes = Phase.DECODE, None, False
+    if prefill is not None:
         grant, picker = prefill
-        shape, phase = picker.shape, Phase.MIXED if decodes else Phase.PREFILL
+        phase = Phase.MIXED if decodes else Phase.PREFILL
         overdraft, owes = grant.overdraft_over_s, grant.owes
         for sequence, tokens in picker.picks:
             sequences.append(sequence)
@@ -99,6 +100,7 @@ def _step(
 def _prefill_chunk(sequence: Sequence, tokens: int) -> Chunk:
     start = sequence.num_computed
     end = start + tokens
-    token_ids = tuple(sequence.tokens[start:end])
+    prompt = sequence.request.prompt_token_ids
+    token_ids = prompt[start:end] if end <= len(prompt) else tuple(sequence.tokens[start:end])
     reports = sequence.logprobs_left and end >= sequence.logprobs_from and start < sequence.num_prompt - 1
     return Chunk(sequence.request_id, token_ids, start, sequence.table, end == len(sequence.tokens), reports)

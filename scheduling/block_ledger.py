@@ -76,11 +76,16 @@ class BlockLedger:
         The caller has checked `num_free`; asking for more is our own bug.
         """
         assert count <= self.num_free, f"{count} blocks asked, {self.num_free} free"
-        blocks = []
-        for _ in range(count):
-            block = self._free.pop() if self._free else self._evict()
-            self._references[block] = 1
-            blocks.append(block)
+        free = self._free
+        first = max(0, len(free) - count)
+        blocks = free[first:]
+        blocks.reverse()
+        del free[first:]
+        while len(blocks) < count:
+            blocks.append(self._evict())
+        references = self._references
+        for block in blocks:
+            references[block] = 1
         return blocks
 
     def match(self, hashes: Seq[bytes], limit: int) -> list[int]:
@@ -129,15 +134,24 @@ class BlockLedger:
 
     def release(self, blocks: Seq[int]) -> None:
         """Give up one reference to each. The last block goes first, so that a chain is evicted from its end."""
+        references, names = self._references, self._hash_of
+        if not names:  # what has no name is found by nobody, so it is shared by nobody
+            for block in blocks:
+                assert references[block] == 1, f"block {block} was released twice"
+                references[block] = 0
+            self._free.extend(reversed(blocks))
+            return
+        freed = []
         for block in reversed(blocks):
-            left = self._references[block] - 1
+            left = references[block] - 1
             assert left >= 0, f"block {block} was released twice"
-            self._references[block] = left
+            references[block] = left
             if left == 0:
-                if block in self._hash_of:
+                if block in names:
                     self._evictable[block] = None
                 else:
-                    self._free.append(block)
+                    freed.append(block)
+        self._free += freed
 
     def _evict(self) -> int:
         block = next(iter(self._evictable))

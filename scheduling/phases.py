@@ -27,18 +27,14 @@ from scheduling.token_budget import largest_chunk
 
 def decode_shape(state: ReplicaState) -> StepShape:
     """The next pure decode step; of a pipeline the mean one, since each batch in flight holds a part of the streams."""
-    depth = state.config.pipeline_depth
-    shape = StepShape()
-    rows, context = len(state.decoding), sum(s.num_computed + 1 for s in state.decoding.values())
-    shape.add_decodes(-(-rows // depth), -(-context // depth))
-    return shape
+    depth, rows = state.config.pipeline_depth, len(state.decoding)
+    context = rows + sum([s.num_computed for s in state.decoding.values()])
+    return StepShape.of_decodes(-(-rows // depth), -(-context // depth))
 
 
 def rows_shape(state: ReplicaState, rows: Seq[Sequence]) -> StepShape:
     """A step of these decode rows alone."""
-    shape = StepShape()
-    shape.add_decodes(len(rows), sum(s.num_computed + 1 for s in rows))
-    return shape
+    return StepShape.of_decodes(len(rows), len(rows) + sum([s.num_computed for s in rows]))
 
 
 def separate_grants(state: ReplicaState, now: float) -> list[PrefillGrant]:
@@ -206,8 +202,7 @@ def _decode_part(state: ReplicaState, shape: StepShape) -> float:
         return 1.0
     if shape.decodes == 0:
         return 0.0
-    alone = StepShape()
-    alone.add_decodes(shape.decodes, shape.decode_context)
+    alone = StepShape.of_decodes(shape.decodes, shape.decode_context)
     whole_s = state.predictor.predict_s(shape)
     return state.predictor.predict_s(alone) / whole_s if whole_s > 0.0 else 0.0
 

@@ -79,15 +79,15 @@ def give_way(state: ReplicaState, now: float) -> None:
     then on: it need not wait for a lease.
     """
     queue = (*state.waiting.values(), *state.to_receive.values())
-    priority = max((s.request.priority for s in queue), default=None)
-    if priority is None:
+    if not queue:
         return
+    priority = max([s.priority for s in queue])
     limit = state.config.max_preemptions
     running = (*state.prefilling.values(), *state.decoding.values())
-    lower = [s for s in running if s.request.priority < priority and s.preemptions < limit and not s.transfer_open]
+    lower = [s for s in running if s.priority < priority and s.preemptions < limit and not s.transfer_open]
     if not lower:
         return
-    highest = (s for s in queue if s.request.priority == priority)
+    highest = (s for s in queue if s.priority == priority)
     first = min(highest, key=lambda s: (s.status is not Status.PREEMPTED, s.ttft_deadline, s.request_id))
     if not _would_be_enough(state, first, lower) or Reserve(state).admits(first, look_up(state, first)):
         return

@@ -51,8 +51,10 @@ def prompts_in_order(state: ReplicaState, now: float, *, urgent_only: bool = Fal
     prompts = [*state.prefilling.values(), *state.waiting.values()]
     if urgent_only:
         prompts = [s for s in prompts if is_urgent(state, s, now)]
+    if len(prompts) <= 1:
+        return prompts
     if _in_turn(state):
-        return sorted(prompts, key=lambda s: (-s.request.priority, s.status is not Status.PREEMPTED, -s.age_s(now)))
+        return sorted(prompts, key=lambda s: (-s.priority, s.status is not Status.PREEMPTED, -s.age_s(now)))
     ordered = order_prompts(prompts, [remaining_s(state, s) for s in prompts], state.config, now)
     if state.role is Role.PREFILL:  # what it is for comes first; a whole request is served when it is overdue or alone
         ordered.sort(key=lambda s: not s.sends and not s.guarded and not is_urgent(state, s, now))

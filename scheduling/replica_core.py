@@ -97,37 +97,23 @@ class ReplicaCore:
         state = self.state
         outputs: list[SequenceOutput] = []
         actions: list[ReplicaAction] = []
-        match event:
-            case StepDone():
-                outputs = self._step_done(event, now)
-            case RequestArrived():
-                actions += self._arrived(event.request, now)
-            case ClientGone():
-                outputs = self._client_gone(event.request_id, now)
-            case StepFailed():
-                step = self._take_step(event.step_index)
-                outputs = fail_step(state, step, event.reason, now)
-                note_step(state, step, 0.0, now)
-            case LeaseGranted():
-                state.clock.lease_until = now + event.duration_s
-            case LeaseRevoked():
-                state.clock.lease_until = now
-            case DrainRequested():
-                state.draining = True
-            case RoleAssigned(role):
-                assign_role(state, role, now)
-            case Woken():
-                pass
-            case _:
-                outputs = self._transfer_event(event, now)
-        outputs += end_leases(state, now)
-        end_holds(state, now)
-        if not isinstance(event, KVArriving):  # by far the most frequent, and it makes no room
-            if state.in_flight is None or state.num_in_flight < state.config.pipeline_depth:
+        if isinstance(event, StepDone):
+            outputs = self._step_done(event, now)
+        elif isinstance(event, RequestArrived):
+            actions += self._arrived(event.request, now)
+        elif not isinstance(event, Woken):
+            outputs = self._rarer_event(event, now)
+        if state.receiving:
+            outputs += end_leases(state, now)
+        if state.sending:
+            end_holds(state, now)
+        # Of what comes during a transfer KVArriving is by far the most frequent, and it makes no room.
+        if (state.waiting or state.to_receive) and not isinstance(event, KVArriving):
+            if state.may_start:
                 give_way(state, now)
             reserve_handoffs(state, now)
         probe = state.links.next_probe(state.config, now)
-        steps = start_steps(state, now)
+        steps = start_steps(state, now) if state.may_start else []
         if state.transfer_actions:
             actions += state.transfer_actions
             state.transfer_actions = []
@@ -182,6 +168,28 @@ class ReplicaCore:
             give_up_sending(self.state, sequence, "the client is gone", now)
             return []
         return [] if sequence.is_over else [cancel(self.state, sequence, now)]
+
+    def _rarer_event(self, event: ReplicaEvent, now: float) -> list[SequenceOutput]:
+        state = self.state
+        match event:
+            case LeaseGranted():
+                state.clock.lease_until = now + event.duration_s
+            case LeaseRevoked():
+                state.clock.lease_until = now
+            case ClientGone():
+                return self._client_gone(event.request_id, now)
+            case StepFailed():
+                step = self._take_step(event.step_index)
+                outputs = fail_step(state, step, event.reason, now)
+                note_step(state, step, 0.0, now)
+                return outputs
+            case DrainRequested():
+                state.draining = True
+            case RoleAssigned(role):
+                assign_role(state, role, now)
+            case _:
+                return self._transfer_event(event, now)
+        return []
 
     def _transfer_event(self, event: ReplicaEvent, now: float) -> list[SequenceOutput]:
         """What the data plane says. Whatever comes late, twice or for an unknown id is harmless."""

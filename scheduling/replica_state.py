@@ -124,6 +124,11 @@ class ReplicaState:
         """Steps that run."""
         return 0 if self.in_flight is None else 1 + len(self.behind)
 
+    @property
+    def may_start(self) -> bool:
+        """Whether one more step may be in flight."""
+        return self.in_flight is None or 1 + len(self.behind) < self.config.pipeline_depth
+
     def in_step(self, sequence: Sequence) -> bool:
         """Whether a step in flight may write to its blocks."""
         if self.in_flight is None:

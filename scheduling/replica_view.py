@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+from operator import itemgetter
+
 from contracts.views import SLACK_QUANTILES, ReplicaView
 from scheduling.admission import backlog_s
 from scheduling.phases import decode_shape, starved_s
@@ -10,11 +14,21 @@ from scheduling.role_guard import num_guarded
 from scheduling.slack import lower_quantile, slacks, switch_left_s
 
 
+@lru_cache(maxsize=1024)
+def _quantiles_of(count: int) -> Callable[[list[float]], tuple[float, ...]]:
+    """Takes the quantiles from a sorted list of so many values."""
+    return itemgetter(*[lower_quantile(range(count), level) for level in SLACK_QUANTILES])
+
+
 def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) -> ReplicaView:
     """A snapshot. Slack counts only streams whose clock runs; quantiles are rounded down to values that occur."""
-    ordered = slacks(state.decoding.values(), now)
-    waiting = (*state.waiting.values(), *state.to_receive.values())
-    counters = state.counters
+    streams = state.decoding.values()
+    ordered = slacks(streams, now)
+    counters, predictor, ledger, flying = state.counters, state.predictor, state.ledger, state.in_flight
+    oldest_waiting_s = 0.0
+    for queue in (state.waiting, state.to_receive):
+        if queue:
+            oldest_waiting_s = max(oldest_waiting_s, *[now - s.arrived_at + s.waited_s for s in queue.values()])
     return ReplicaView(
         replica_id=replica_id,
         incarnation=incarnation,
@@ -22,21 +36,21 @@ def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) 
         phase=state.clock.phase,
         draining=state.draining,
         lease_left_s=max(0.0, state.clock.lease_until - now),
-        waiting=len(waiting),
+        waiting=state.num_waiting,
         waiting_tokens=state.waiting_tokens,
-        oldest_waiting_s=max((s.age_s(now) for s in waiting), default=0.0),
+        oldest_waiting_s=oldest_waiting_s,
         backlog_s=backlog_s(state, now),
         running=state.num_running,
-        slack_quantiles_s=tuple(lower_quantile(ordered, q) for q in SLACK_QUANTILES) if ordered else (),
+        slack_quantiles_s=_quantiles_of(len(ordered))(ordered) if ordered else (),
         slack_mean_s=sum(ordered) / len(ordered) if ordered else 0.0,
-        decode_step_s=state.config.pipeline_depth * state.predictor.predict_s(decode_shape(state)),
-        free_blocks=state.ledger.num_free,
-        num_blocks=state.ledger.num_blocks,
+        decode_step_s=state.config.pipeline_depth * predictor.predict_s(decode_shape(state)),
+        free_blocks=ledger.num_free,
+        num_blocks=ledger.num_blocks,
         block_size=state.layout.block_size,
-        cost=state.predictor.cost,
+        cost=predictor.cost,
         acked_submit_index=state.acked_submit_index,
         steps_done=counters.steps_done,
-        step_age_s=0.0 if state.in_flight is None else now - state.in_flight.started_at,
+        step_age_s=0.0 if flying is None else now - flying.started_at,
         preemptions=counters.preemptions,
         overdraft_s=counters.overdraft_s,
         prefix_hit_tokens=counters.prefix_hit_tokens,
@@ -50,7 +64,7 @@ def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) 
         kv_bytes_out=counters.kv_bytes_out,
         checksum_errors=counters.checksum_errors,
         guarded=num_guarded(state),
-        switch_left_s=switch_left_s(state.decoding.values(), now),
+        switch_left_s=None if len(ordered) == len(streams) else switch_left_s(streams, now),
         window_cuts=counters.window_cuts,
         starved_s=starved_s(state, now),
         links=state.links.views(now),

@@ -76,4 +76,4 @@ def guarded_allowance_s(state: ReplicaState, now: float) -> float:
 
 def num_guarded(state: ReplicaState) -> int:
     """Sequences of an earlier role that still decode here or will."""
-    return sum(sequence.guarded and not sequence.is_over for sequence in state.sequences.values())
+    return sum([not sequence.is_over for sequence in state.sequences.values() if sequence.guarded])

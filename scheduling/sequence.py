@@ -69,6 +69,8 @@ class Sequence:
     max_output: int
     stop_tokens: frozenset[int]
     request_id: str = ""
+    priority: int = 0
+    waited_s: float = 0.0
     num_prompt: int = 0
     tokens: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
@@ -105,6 +107,8 @@ class Sequence:
     def __post_init__(self) -> None:
         request = self.request
         self.request_id = request.request_id
+        self.priority = request.priority
+        self.waited_s = request.waited_s
         self.tokens = [*request.prompt_token_ids, *request.output_token_ids]
         self.num_prompt = len(request.prompt_token_ids)
         self.tokens_sent = self.num_output
@@ -142,7 +146,7 @@ class Sequence:
 
     def age_s(self, now: float) -> float:
         """Time since the request reached the router."""
-        return now - self.arrived_at + self.request.waited_s
+        return now - self.arrived_at + self.waited_s
 
     def set_blocks(self, blocks: list[int], block_size: int) -> None:
         """Replace the block table."""

@@ -14,15 +14,16 @@ from scheduling.sequence import Sequence
 
 def slacks(streams: Iterable[Sequence], now: float) -> list[float]:
     """Slack in seconds of every stream whose clock runs, smallest first."""
-    return sorted(stream.deadline - now for stream in streams if stream.first_decode_at is not None)
+    ordered = [stream.deadline - now for stream in streams if stream.first_decode_at is not None]
+    ordered.sort()
+    return ordered
 
 
 def switch_left_s(streams: Iterable[Sequence], now: float) -> float | None:
     """What is left of the TTFT target of the tightest stream that waits for its first decode step: the switch wait
     counts into it (EcoServe §3.2). A target already missed protects nothing. None without any."""
-    return min(
-        (s.ttft_deadline - now for s in streams if s.first_decode_at is None and s.ttft_deadline > now), default=None
-    )
+    left = [s.ttft_deadline - now for s in streams if s.first_decode_at is None and s.ttft_deadline > now]
+    return min(left) if left else None
 
 
 def lower_quantile(ordered: Seq[float], level: float) -> float:

@@ -22,7 +22,7 @@ SCALES = (1.0, 1e-2, 1e-5, 1e-5, 1e-3, 1e-1)
 
 _, _S1, _S2, _S3, _S4, _S5 = SCALES
 _AT = [[(11 - min(i, j)) * min(i, j) // 2 + max(i, j) for j in range(NUM_TERMS)] for i in range(NUM_TERMS)]
-"""Where the covariance of two terms is kept."""
+"""Where the covariance of two terms is kept, the three tuples in a row."""
 
 MAX_SURPRISE = 4.0
 MAX_STEP_S = 3600.0
@@ -45,20 +45,19 @@ class ResidualWindow:
 
     def add(self, residual: float) -> None:
         """Add one, forget the oldest."""
-        self._recent.append(residual)
+        recent, ordered = self._recent, self._ordered
+        recent.append(residual)
         self._total += abs(residual)
-        insort(self._ordered, residual)
-        if len(self._recent) > self._size:
-            oldest = self._recent.popleft()
+        insort(ordered, residual)
+        if len(recent) > self._size:
+            oldest = recent.popleft()
             self._total -= abs(oldest)
-            del self._ordered[bisect_left(self._ordered, oldest)]
+            del ordered[bisect_left(ordered, oldest)]
 
     def upper(self, quantile: float) -> float:
         """The residual at `quantile`, rounded up to one that occurred; never below zero."""
-        if not self._ordered:
-            return 0.0
-        index = min(len(self._ordered) - 1, math.ceil(quantile * (len(self._ordered) - 1)))
-        return max(0.0, self._ordered[index])
+        last = len(self._ordered) - 1
+        return 0.0 if last < 0 else max(0.0, self._ordered[min(last, math.ceil(quantile * last))])
 
     def mean_abs(self) -> float:
         """Mean absolute residual; zero without any."""
@@ -139,21 +138,22 @@ class StepPredictor:
         x1, x2, x3 = tokens * _S1, shape.past_chunk * _S2, shape.chunk_sq * _S3
         x4, x5 = shape.decode_context * _S4, shape.decodes * _S5
         predicted = t0 + t1 * x1 + t2 * x2 + t3 * x3 + t4 * x4 + t5 * x5
-        target = duration_s
+        target = shortest = duration_s
         if predicted > _SHORTEST_S:
             self._relative.add((duration_s - predicted) / predicted)
             target = min(max(target, predicted / MAX_SURPRISE), predicted * MAX_SURPRISE)
+            shortest = target if target < predicted else predicted
         self._absolute.add(target - predicted)
-        weight = 1.0 / max(_SHORTEST_S, min(target, predicted) if predicted > _SHORTEST_S else target)
+        weight = 1.0 / (shortest if shortest > _SHORTEST_S else _SHORTEST_S)
         self._correct(weight, x1 * weight, x2 * weight, x3 * weight, x4 * weight, x5 * weight, target * weight)
         self.num_updates += 1
         self._cost = None
 
     def _correct(self, x0: float, x1: float, x2: float, x3: float, x4: float, x5: float, target: float) -> None:
         """One equation more. The covariance is symmetric: of its 36 numbers 21 are kept, row by row from the diagonal
-        on. Written out: this runs once a step."""
-        p00, p01, p02, p03, p04, p05, p11, p12, p13, p14, p15 = self._covariance[:11]
-        p22, p23, p24, p25, p33, p34, p35, p44, p45, p55 = self._covariance[11:]
+        on, in tuples of two rows and all others. Written out: this runs once a step."""
+        (p00, p01, p02, p03, p04, p05), (p11, p12, p13, p14, p15), rest = self._covariance
+        p22, p23, p24, p25, p33, p34, p35, p44, p45, p55 = rest
         t0, t1, t2, t3, t4, t5 = self._theta
         l0, l1, l2, l3, l4, l5 = self._limits
         grown = p00 > l0 or p11 > l1 or p22 > l2 or p33 > l3 or p44 > l4 or p55 > l5
@@ -178,22 +178,24 @@ class StepPredictor:
         grow = 1.0 / forgetting
         less = share * grow
         g0, g1, g2, g3, g4, g5 = q0 * less, q1 * less, q2 * less, q3 * less, q4 * less, q5 * less
-        p00, p11, p22 = p00 * grow - g0 * q0, p11 * grow - g1 * q1, p22 * grow - g2 * q2
-        p33, p44, p55 = p33 * grow - g3 * q3, p44 * grow - g4 * q4, p55 * grow - g5 * q5
-        self._covariance = (
-            *(p00, p01 * grow - g0 * q1, p02 * grow - g0 * q2, p03 * grow - g0 * q3, p04 * grow - g0 * q4),
-            *(p05 * grow - g0 * q5, p11, p12 * grow - g1 * q2, p13 * grow - g1 * q3, p14 * grow - g1 * q4),
-            *(p15 * grow - g1 * q5, p22, p23 * grow - g2 * q3, p24 * grow - g2 * q4, p25 * grow - g2 * q5),
-            *(p33, p34 * grow - g3 * q4, p35 * grow - g3 * q5, p44, p45 * grow - g4 * q5, p55),
-        )
+        p00, p01, p02 = p00 * grow - g0 * q0, p01 * grow - g0 * q1, p02 * grow - g0 * q2
+        p03, p04, p05 = p03 * grow - g0 * q3, p04 * grow - g0 * q4, p05 * grow - g0 * q5
+        p11, p12, p13 = p11 * grow - g1 * q1, p12 * grow - g1 * q2, p13 * grow - g1 * q3
+        p14, p15, p22 = p14 * grow - g1 * q4, p15 * grow - g1 * q5, p22 * grow - g2 * q2
+        p23, p24, p25 = p23 * grow - g2 * q3, p24 * grow - g2 * q4, p25 * grow - g2 * q5
+        p33, p34, p35 = p33 * grow - g3 * q3, p34 * grow - g3 * q4, p35 * grow - g3 * q5
+        p44, p45, p55 = p44 * grow - g4 * q4, p45 * grow - g4 * q5, p55 * grow - g5 * q5
+        rest = (p22, p23, p24, p25, p33, p34, p35, p44, p45, p55)
+        self._covariance = (p00, p01, p02, p03, p04, p05), (p11, p12, p13, p14, p15), rest
         if p00 <= 0.0 or p11 <= 0.0 or p22 <= 0.0 or p33 <= 0.0 or p44 <= 0.0 or p55 <= 0.0:
             self._covariance = self._prior_covariance()  # rounding, after very many steps
         negative = t0 < 0.0 or t1 < 0.0 or t2 < 0.0 or t3 < 0.0 or t4 < 0.0 or t5 < 0.0
         self._believed = self._positive() if negative else self._theta
 
-    def _prior_covariance(self) -> tuple[float, ...]:
+    def _prior_covariance(self) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
         prior = self._prior
-        return tuple(prior[i] if i == j else 0.0 for i in range(NUM_TERMS) for j in range(i, NUM_TERMS))
+        flat = tuple(prior[i] if i == j else 0.0 for i in range(NUM_TERMS) for j in range(i, NUM_TERMS))
+        return flat[:6], flat[6:11], flat[11:]
 
     def _positive(self) -> list[float]:
         """The coefficients with negative ones set to zero and the others moved to the best fit under that condition.
@@ -201,7 +203,8 @@ class StepPredictor:
         A copy: moved estimates that went back into the recursion would be moved again by every step, and drift (a
         decode replica, whose tokens and rows are one number, came to believe in steps of 60 ms while each took 33).
         """
-        theta, covariance = self._theta, self._covariance
+        first, second, rest = self._covariance
+        theta, covariance = self._theta, (*first, *second, *rest)
         for _ in range(NUM_TERMS):
             least = min(theta)
             if least >= 0.0:
@@ -214,5 +217,5 @@ class StepPredictor:
         return [max(0.0, value) for value in theta]
 
     def _cost_now(self, margin_s: float) -> StepCost:
-        a0, a1, b0, b1, b2, b3 = (value * scale for value, scale in zip(self._believed, SCALES, strict=True))
-        return StepCost(a0=a0, a1=a1, b0=b0, b1=b1, b2=b2, b3=b3, margin_s=margin_s)
+        a0, a1, b0, b1, b2, b3 = self._believed
+        return StepCost(a0=a0, a1=a1 * _S1, b0=b0 * _S2, b1=b1 * _S3, b2=b2 * _S4, b3=b3 * _S5, margin_s=margin_s)

@@ -15,20 +15,22 @@ from scheduling.sequence_ends import fail, finish
 def apply_result(state: ReplicaState, step: StepInFlight, result: StepResult, now: float) -> list[SequenceOutput]:
     """All outputs of the step, in the order of its chunks."""
     sampled = {token.sequence_id: token for token in result.sampled}
-    failed = dict(result.failed)
-    reported = {entry.sequence_id: entry for entry in result.prompt_logprobs}
+    failed = dict(result.failed) if result.failed else {}
+    reported = {entry.sequence_id: entry for entry in result.prompt_logprobs} if result.prompt_logprobs else {}
     outputs: list[SequenceOutput] = []
     block_size = state.layout.block_size
     caching = state.ledger.caching
+    decoding = None if failed else Status.DECODING
     for sequence, chunk in zip(step.sequences, step.batch.chunks, strict=True):
         request_id = sequence.request_id
-        if sequence.status is Status.DECODING and not failed:
+        if sequence.status is decoding:
             token = sampled.get(request_id)
-            if token is not None and goes_on(sequence, token):
-                sequence.num_computed = after = sequence.num_computed + 1
+            output = None if token is None else _gone_on(sequence, token)
+            if output is not None:
+                after = sequence.num_computed
                 if caching and after % block_size == 0:
                     offer_to_cache(state, sequence, after - 1, after)
-                outputs.append(_next_token(sequence, token.token_id))
+                outputs.append(output)
                 continue
         if sequence.status is Status.ENDING:
             state.settle(sequence, now)
@@ -54,21 +56,20 @@ def apply_result(state: ReplicaState, step: StepInFlight, result: StepResult, no
     return outputs
 
 
-def goes_on(sequence: Sequence, token: SampledToken) -> bool:
-    """Whether a decoding stream has neither its end nor log probabilities to tell with this token: the usual case."""
-    return (
-        token.token_id not in sequence.stop_tokens
-        and len(sequence.tokens) - sequence.num_prompt < sequence.max_output - 1
-        and token.logprobs is None
-        and not sequence.logprobs_left
-    )
-
-
-def _next_token(sequence: Sequence, token: int) -> SequenceOutput:
-    """As `take_token`, for a decoding stream that goes on: most of what a core does."""
-    tokens = sequence.tokens
+def _gone_on(sequence: Sequence, sampled: SampledToken) -> SequenceOutput | None:
+    """As `take_token`, for a decoding stream that goes on: most of what a core does. None, and nothing is done, where
+    the stream has its end or log probabilities to tell with this token."""
+    token, tokens = sampled.token_id, sequence.tokens
     first_index = len(tokens) - sequence.num_prompt
+    if (
+        token in sequence.stop_tokens
+        or first_index >= sequence.max_output - 1
+        or sampled.logprobs is not None
+        or sequence.logprobs_left
+    ):
+        return None
     tokens.append(token)
+    sequence.num_computed += 1
     sequence.last_token = token_ids = (token,)
     sequence.tokens_sent += 1
     sequence.deadline += sequence.tpot_s

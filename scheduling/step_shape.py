@@ -21,6 +21,11 @@ class StepShape:
     decodes: int = 0
     past: int = 0
 
+    @classmethod
+    def of_decodes(cls, count: int, context: int) -> StepShape:
+        """A step of decode rows alone, as `add_decodes`."""
+        return cls(count, 0, 0, context, count)
+
     def add_prefill(self, past: int, chunk: int) -> None:
         """One prefill chunk of `chunk` tokens behind `past` tokens."""
         self.tokens += chunk
