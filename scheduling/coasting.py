@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from contracts.batch import Batch, Chunk
+import msgspec
+
+from contracts.batch import Batch, Chunk, SampledToken
 from contracts.phase import Phase
 from contracts.replica_io import LeaseGranted, LeaseRevoked, Woken
 from scheduling.replica_state import ReplicaState, StepInFlight
-from scheduling.sequence import Sequence
-from scheduling.step_results import offer_to_cache
+from scheduling.sequence import Sequence, Status
+from scheduling.step_results import goes_on, offer_to_cache
 
 UNMOVED = (Woken, LeaseGranted, LeaseRevoked)
 """Events after which streams that merely go on still do: these do not ask about them."""
@@ -87,6 +89,34 @@ def coast(state: ReplicaState, tokens: Seq[int], durations_s: Seq[float], ended_
         chunks=tuple([Chunk(s.request_id, s.last_token, s.num_computed, s.table, True) for s in sequences]),
     )
     state.in_flight = StepInFlight(batch, sequences, shape, ended_at[-1], None)
+
+
+def go_on(state: ReplicaState, may: Seq[bool], token: int) -> list[str]:
+    """The step in flight is about to end: its streams that merely go on take their token at once, and are no part of
+    the step any more, so that its result need not tell of them. The answer names them, in order.
+
+    `may`: of each chunk whether `token` is what the engine gives for it. None go on in this way where a block that
+    became full would have to be offered to a prefix cache in its turn, or where a pipeline has several steps in flight.
+    """
+    step, names = state.in_flight, list[str]()
+    if step is None or state.ledger.caching or state.config.pipeline_depth > 1:
+        return names
+    left: list[tuple[Sequence, Chunk]] = []
+    token_ids, sampled = (token,), SampledToken("", token)
+    for sequence, chunk, allowed in zip(step.sequences, step.batch.chunks, may, strict=True):
+        if allowed and sequence.status is Status.DECODING and goes_on(sequence, sampled):
+            sequence.num_computed += 1
+            sequence.tokens.append(token)
+            sequence.last_token = token_ids
+            sequence.tokens_sent += 1
+            sequence.deadline += sequence.tpot_s
+            names.append(sequence.request_id)
+        else:
+            left.append((sequence, chunk))
+    if names:
+        step.sequences = [sequence for sequence, _ in left]
+        step.batch = msgspec.structs.replace(step.batch, chunks=tuple([chunk for _, chunk in left]))
+    return names
 
 
 def _fill_blocks(state: ReplicaState, sequences: Seq[Sequence], num_steps: int) -> None:

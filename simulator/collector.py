@@ -107,7 +107,6 @@ class Collector:
         self._clock = clock
         self._warmup_s = warmup_s
         self._window_s = window_s
-        self.all = ClassStats()
         self.classes: dict[str, ClassStats] = {}
         self.keys: dict[str, KeyStats] = {}
         self.itl = Sketch()
@@ -130,7 +129,7 @@ class Collector:
         self.num_ended = 0
         self._role_of: dict[str, Role] = {}
         self._windows: dict[int, list[int]] = {}
-        self.gap = self.itl.add
+        self.gap, self.gaps = self.itl.add, self.itl.extend
         self.on_proposal: Callable[[int], None] = _ignore
 
     def ended(self, flight: Flight, outcome: Outcome | None, error: ErrorInfo | None) -> None:
@@ -148,7 +147,6 @@ class Collector:
         key = self.keys.setdefault(arrival.key, KeyStats())
         key.asked_tokens += len(arrival.prompt) + arrival.output_tokens
         key.ended += 1
-        self.all.ended += 1
         group.ended += 1
         attained = False
         if outcome is None:
@@ -171,10 +169,9 @@ class Collector:
         wait_s = outcome.switch_wait_s or 0.0
         more = flight.num_tokens - 1
         after_s = None if tpot_s is None else max(0.0, tpot_s - wait_s / more)
-        for stats in (self.all, group):
-            stats.finished += 1
-            attained = stats.usual.add(ttft_s, tpot_s, slo.ttft_s, slo.tpot_s)
-            stats.ecoserve.add(ttft_s + wait_s, after_s, slo.ttft_s, slo.tpot_s)
+        group.finished += 1
+        attained = group.usual.add(ttft_s, tpot_s, slo.ttft_s, slo.tpot_s)
+        group.ecoserve.add(ttft_s + wait_s, after_s, slo.ttft_s, slo.tpot_s)
         self.switch_wait.add(wait_s)
         self.e2e.add(self._clock.now - arrival.at_s)
         self.output_tokens += flight.num_tokens
@@ -196,6 +193,13 @@ class Collector:
                 self.prediction_total += error
         return attained
 
+    def everything(self) -> ClassStats:
+        """All classes together."""
+        everything = ClassStats()
+        for stats in self.classes.values():
+            everything.take(stats)
+        return everything
+
     def detach(self) -> Collector:
         """Itself without the run that it was told by, so that it can go to another process."""
         self._clock, self.on_proposal = Clock(), _ignore
@@ -203,7 +207,6 @@ class Collector:
 
     def take(self, other: Collector) -> None:
         """What another one was told too: of another part of the same requests."""
-        self.all.take(other.all)
         for name, stats in other.classes.items():
             self.classes.setdefault(name, ClassStats()).take(stats)
         for name, key in other.keys.items():

@@ -64,32 +64,33 @@ class Deliveries:
 
     def went_on(self, replica_id: str, sequence_ids: Sequence[str], heard_at: Sequence[float]) -> None:
         """One more token of each of these streams was heard at each of these times."""
-        by_sequence, num_steps = self._placements.by_sequence, len(heard_at)
-        flights = [flight for flight in map(by_sequence.get, sequence_ids) if flight is not None]
-        alike, last_s, gap_s = 0, -1.0, 0.0
+        num_steps, first_s, end_s = len(heard_at), heard_at[0], heard_at[-1]
+        flights = [flight for flight in map(self._placements.by_sequence.get, sequence_ids) if flight is not None]
+        if not flights:
+            return
+        gaps = list(map(sub, heard_at[1:], heard_at))
+        longest_s = max(gaps, default=0.0)
+        alike, last_s, gap_s = 0, -1.0, 0.0  # streams of one batch mostly had their last token at the same time
         for flight in flights:
+            known = flight.num_tokens
             assert flight.decode_on == replica_id, "a stream goes on elsewhere"
-            assert flight.started, "a stream goes on that has not begun"
-            if flight.num_tokens == 1:
-                flight.first_gap_s = flight.longest_gap_s = heard_at[0] - flight.last_s
+            assert known > flight.start_tokens, "a stream goes on that has not begun"
+            if known == 1:
+                flight.first_gap_s = first_gap_s = first_s - flight.last_s
+                flight.longest_gap_s = max(first_gap_s, longest_s)
             else:
                 if flight.last_s != last_s:
                     if alike:
                         self._observer.gap(gap_s, alike)
-                    alike, last_s, gap_s = 0, flight.last_s, heard_at[0] - flight.last_s
+                    alike, last_s, gap_s = 0, flight.last_s, first_s - flight.last_s
                 alike += 1
-                flight.longest_gap_s = max(flight.longest_gap_s, gap_s)
-            flight.num_tokens += num_steps
-            flight.last_s = heard_at[-1]
+                flight.longest_gap_s = max(flight.longest_gap_s, gap_s, longest_s)
+            flight.num_tokens = known + num_steps
+            flight.last_s = end_s
         if alike:
             self._observer.gap(gap_s, alike)
-        gaps = list(map(sub, heard_at[1:], heard_at))
-        if flights and gaps:
-            longest_s = max(gaps)
-            for gap_s in gaps:
-                self._observer.gap(gap_s, len(flights))
-            for flight in flights:
-                flight.longest_gap_s = max(flight.longest_gap_s, longest_s)
+        if gaps:
+            self._observer.gaps(gaps, len(flights))
 
     def reserved(self, replica_id: str, sequence_id: str, ticket: KVTicket) -> None:
         """The decode leg of a request has its blocks."""

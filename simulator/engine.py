@@ -64,6 +64,14 @@ class SimulatedEngine:
         truth = self._truth
         return min([truth[chunk.sequence_id][0] - chunk.start for chunk in batch.chunks]) - 1
 
+    def goes_on(self, batch: Batch) -> list[bool]:
+        """Of each chunk whether its output token is not the last of its sequence: `FILLER` then."""
+        truth = self._truth
+        return [
+            (known := truth.get(chunk.sequence_id)) is not None and chunk.start + len(chunk.token_ids) < known[0]
+            for chunk in batch.chunks
+        ]
+
     def durations_s(self, batch: Batch, count: int) -> tuple[list[float], list[float]]:
         """How long this decode step and those after it take if every stream goes on, and what `give_back` wants."""
         assert isinstance(self._steps, NoisySteps)
@@ -79,8 +87,8 @@ class SimulatedEngine:
         work = self.work
         work.steps += len(durations_s)
         work.output_tokens += rows * len(durations_s)
+        work.iteration.extend(durations_s)
         for duration_s in durations_s:
-            work.iteration.add(duration_s)
             work.decode_s += duration_s
 
     def run(self, batch: Batch, now: float) -> tuple[float, float]:

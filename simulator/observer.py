@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -18,6 +19,10 @@ class Observer(Protocol):
 
     def gap(self, gap_s: float, times: int = 1) -> None:
         """Seconds between two tokens of a stream, so often. A stream's first gap is `flight.first_gap_s` instead."""
+        ...
+
+    def gaps(self, gaps_s: Sequence[float], times: int = 1) -> None:
+        """As `gap`, each of them."""
         ...
 
     def ended(self, flight: Flight, outcome: Outcome | None, error: ErrorInfo | None) -> None:

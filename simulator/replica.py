@@ -20,8 +20,6 @@ from contracts.replica_io import (
     Emit,
     LeaseGranted,
     LeaseRevoked,
-    LinkDown,
-    LinkUp,
     ProbeLink,
     Refuse,
     ReplicaAction,
@@ -32,20 +30,23 @@ from contracts.replica_io import (
     RunStep,
     SayDrained,
     SendKV,
+    SequenceOutput,
     StepDone,
     StopKV,
     Woken,
 )
 from contracts.request import Request
 from contracts.views import ReplicaView
+from scheduling.coasting import go_on
 from scheduling.replica_core import ReplicaCore
 from simulator.clock import Clock
 from simulator.coast import Coaster
 from simulator.engine import SimulatedEngine
 from simulator.machine import Machine
-from simulator.transfers import MOVING_S, TRANSPORT, DataPlane
+from simulator.peer_connections import PeerConnections
+from simulator.transfers import MOVING_S, DataPlane
 from simulator.wire import Wire
-from simulator.workload import EOS
+from simulator.workload import EOS, FILLER
 
 
 class SimulatedReplica:
@@ -71,10 +72,11 @@ class SimulatedReplica:
         self._clock = clock
         self._plane = plane
         self._wire = wire
-        self._peers: dict[str, Peer] = {}
+        self._connections = PeerConnections(machine.identity, clock, plane, self.hear)
         self._frozen_until = -1.0
         self._kept: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._changed = False
+        self._streams: list[str] = []
         self._waits_for_change = False
         self._told_prefixes = False
         self._due_at = clock.now
@@ -112,25 +114,7 @@ class SimulatedReplica:
         """The replicas that KV may be sent to from now on: links to new ones come up after a handshake."""
         if self._is_frozen(self.set_peers, peers):
             return
-        named = {peer.replica_id: peer for peer in peers if peer.replica_id != self.replica_id}
-        for replica_id, peer in list(self._peers.items()):
-            if named.get(replica_id) != peer:
-                del self._peers[replica_id]
-                self.hear(LinkDown(replica_id, peer.incarnation, "the router no longer names it"))
-        for replica_id, peer in named.items():
-            if replica_id not in self._peers:
-                self._peers[replica_id] = peer
-                self._clock.after(4.0 * self._plane.network.latency_s, self._link_up, peer)
-
-    def _link_up(self, peer: Peer) -> None:
-        if not self.alive or self._peers.get(peer.replica_id) is not peer:
-            return
-        mine, theirs = self.machine.identity.fingerprint, peer.fingerprint
-        if mine != theirs:
-            self.hear(LinkDown(peer.replica_id, peer.incarnation, f"fingerprints differ: {mine} and {theirs}"))
-            return
-        latency_s = self._plane.network.latency_s
-        self.hear(LinkUp(peer.replica_id, peer.incarnation, TRANSPORT, TRANSPORT, latency_s))
+        self._connections.set_peers(peers)
 
     # --- life
 
@@ -196,7 +180,7 @@ class SimulatedReplica:
         self._coaster.catch_up()
         actions = self.core.handle(event, self._clock.now)
         self._coaster.heard(event, acted=bool(actions))
-        if actions:
+        if actions or self._streams:
             self._changed = True
             for action in actions:
                 self._perform(action)
@@ -215,7 +199,7 @@ class SimulatedReplica:
                     if output.finish is not None:
                         self.engine.forget(output.request_id)
                         plane.forget(self, output.request_id)
-                self._wire.produced(self, outputs)
+                self._say(outputs)
             case Refuse(request_id, error):
                 self.engine.forget(request_id)
                 plane.forget(self, request_id)
@@ -234,6 +218,10 @@ class SimulatedReplica:
                 self._wire.left(self, "drained")
                 self._end()
 
+    def _say(self, outputs: tuple[SequenceOutput, ...]) -> None:
+        streams, self._streams = self._streams, []
+        self._wire.produced(self, outputs, streams)
+
     def _run(self, batch: Batch) -> None:
         if self.machine.timeline is None and self._coaster.begin(batch):
             return
@@ -247,8 +235,16 @@ class SimulatedReplica:
         self._clock.after(after_s + self.machine.turn_s, self._step_done, batch, duration_s)
 
     def _step_done(self, batch: Batch, duration_s: float) -> None:
-        if self.alive and not self._is_frozen(self._step_done, batch, duration_s):
-            self.hear(StepDone(self.engine.result(batch), duration_s))
+        if not self.alive or self._is_frozen(self._step_done, batch, duration_s):
+            return
+        if batch.phase is not Phase.PREFILL:
+            self._streams = go_on(self.core.state, self.engine.goes_on(batch), FILLER)
+            if self._streams:
+                assert self.core.state.in_flight is not None
+                batch = self.core.state.in_flight.batch
+        self.hear(StepDone(self.engine.result(batch), duration_s))
+        if self._streams:  # no stream had more to tell
+            self._say(())
 
     def _went_on(self, sequence_ids: Sequence[str], ended_at: Sequence[float]) -> None:
         self._changed = True

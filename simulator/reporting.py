@@ -63,7 +63,7 @@ def composed(
     events: int,
 ) -> Report:
     """A report of the requests that were `seen`, and of what is known of the fleet beside them."""
-    everything, keys = seen.all, seen.keys
+    everything, keys = seen.everything(), seen.keys
     arriving_s, counted_s = _spans_s(scenario, last_arrival_s, ended_at)
     alive_s = sum(replica.alive_s for replica in replicas)
     return Report(

@@ -120,8 +120,8 @@ class SimulatedRouter:
 
     # --- what replicas say (simulator.replica.Wire)
 
-    def produced(self, body: Body, outputs: tuple[SequenceOutput, ...]) -> None:
-        self._clock.after(self._message_s, self._produced, body, outputs)
+    def produced(self, body: Body, outputs: tuple[SequenceOutput, ...], streams: Sequence[str]) -> None:
+        self._clock.after(self._message_s, self._produced, body, outputs, streams)
 
     def went_on(self, body: Body, sequence_ids: Sequence[str], ended_at: Sequence[float]) -> None:
         heard_at = [end_s + self._message_s for end_s in ended_at]
@@ -172,8 +172,10 @@ class SimulatedRouter:
         if self._hears(body):
             self.feed(PrefixesChanged(body.replica_id, body.incarnation, change))
 
-    def _produced(self, body: Body, outputs: tuple[SequenceOutput, ...]) -> None:
+    def _produced(self, body: Body, outputs: tuple[SequenceOutput, ...], streams: Sequence[str]) -> None:
         if self._hears(body):
+            if streams:
+                self._deliveries.went_on(body.replica_id, streams, (self._clock.now,))
             self._deliveries.produced(body.replica_id, outputs)
 
     def _went_on(self, body: Body, sequence_ids: Sequence[str], heard_at: Sequence[float]) -> None:

@@ -16,7 +16,10 @@ from simulator.transfers import Body
 class Wire(Protocol):
     """What a replica says to its router; each message arrives later, in order."""
 
-    def produced(self, body: Body, outputs: tuple[SequenceOutput, ...]) -> None: ...
+    def produced(self, body: Body, outputs: tuple[SequenceOutput, ...], streams: Sequence[str]) -> None:
+        """What one step gave; each of `streams` got one more token and merely goes on."""
+        ...
+
     def went_on(self, body: Body, sequence_ids: Sequence[str], ended_at: Sequence[float]) -> None:
         """Each of these streams got one more token in each of the steps that ended at these times, `now` or before."""
         ...
