@@ -13,12 +13,12 @@ from dataclasses import replace
 
 import msgspec
 
-from contracts.batch import Batch, Chunk, SampledToken
+from contracts.batch import Batch, Chunk
 from contracts.phase import Phase
 from contracts.replica_io import LeaseGranted, LeaseRevoked, Woken
 from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.sequence import Sequence, Status
-from scheduling.step_results import goes_on, offer_to_cache
+from scheduling.step_results import offer_to_cache
 
 UNMOVED = (Woken, LeaseGranted, LeaseRevoked)
 """Events after which streams that merely go on still do: these do not ask about them."""
@@ -102,11 +102,18 @@ def go_on(state: ReplicaState, may: Seq[bool], token: int) -> list[str]:
     if step is None or state.ledger.caching or state.config.pipeline_depth > 1:
         return names
     left: list[tuple[Sequence, Chunk]] = []
-    token_ids, sampled = (token,), SampledToken("", token)
+    token_ids = (token,)
     for sequence, chunk, allowed in zip(step.sequences, step.batch.chunks, may, strict=True):
-        if allowed and sequence.status is Status.DECODING and goes_on(sequence, sampled):
+        tokens = sequence.tokens
+        if (
+            allowed
+            and sequence.status is Status.DECODING
+            and len(tokens) - sequence.num_prompt < sequence.max_output - 1
+            and token not in sequence.stop_tokens
+            and not sequence.logprobs_left
+        ):
+            tokens.append(token)
             sequence.num_computed += 1
-            sequence.tokens.append(token)
             sequence.last_token = token_ids
             sequence.tokens_sent += 1
             sequence.deadline += sequence.tpot_s
