@@ -129,12 +129,15 @@ def _maps(
 
 
 def _cells(rows: Sequence[Row], share: float, *, scanned: bool, models: bool) -> list[Cell]:
-    groups: dict[tuple[float, float], dict[str, list[Row]]] = {}
+    """Models with as many KV bytes a token are cells of their own."""
+    groups: dict[tuple[float, float, str], dict[str, list[Row]]] = {}
     for row in rows:
-        place = row.number(KV_BYTES), row.number(label_of("link-rate"))
+        model = str(row["model"]) if models else ""
+        place = row.number(KV_BYTES), row.number(label_of("link-rate")), model
         groups.setdefault(place, {}).setdefault(str(row["layout"]), []).append(row)
     cells = []
-    for (kv_bytes, gbit_s), layouts in groups.items():
+    tell = _short if len({_short(model) for *_, model in groups}) == len({model for *_, model in groups}) else str
+    for (kv_bytes, gbit_s, model), layouts in groups.items():
         if gbit_s <= 0.0:
             continue
         scores = {
@@ -143,14 +146,13 @@ def _cells(rows: Sequence[Row], share: float, *, scanned: bool, models: bool) ->
         }
         best = max(scores, key=lambda name: scores[name])
         alike = sum(score >= (1.0 - _NEAR) * scores[best] for score in scores.values()) > 1
-        named = [_short(row["model"]) for some in layouts.values() for row in some] if models else []
         cells.append(
             Cell(
                 link_bytes_per_s=gbit_s * 1e9 / 8.0,
                 kv_bytes_per_token=kv_bytes,
                 best=NONE if scores[best] <= 0.0 else ALIKE if alike else best,
                 word=f"{scores[best]:.3g}" if scanned else f"{scores[best]:.0%}",
-                row=", ".join(dict.fromkeys(named)),
+                row=tell(model) if models else "",
             )
         )
     return cells

@@ -15,11 +15,13 @@ from simulator.drawing.style import FONT, GREY, figure, looks, plain_log, png
 _GBIT = 1e9 / 8.0
 _KIB = 1024.0
 MAX_TICKS = 12
+Place = tuple[float, str]
+"""Of a row of cells: KV bytes per token, and its word."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """`best` at this link rate and this many KV bytes per token; `word` is written into the cell, `row` beside it
-    (such as the model's name)."""
+    (such as the model's name). Rows with as many KV bytes share their place, one above the other."""
 
     link_bytes_per_s: float
     kv_bytes_per_token: float
@@ -43,11 +45,11 @@ def draw_crossover(
     if not cells:
         raise ConfigError("there is nothing to draw: the map has no cell", param="plots")
     xs = sorted({cell.link_bytes_per_s for cell in cells})
-    ys = sorted({cell.kv_bytes_per_token for cell in cells})
+    lines = _bands(cells)
     names = sorted({cell.best for cell in cells})
     look_of = looks(names)
-    columns, lines = dict(zip(xs, _edges(xs), strict=True)), dict(zip(ys, _edges(ys), strict=True))
-    with figure(11.5, max(5.2, 2.6 + 0.55 * len(ys))) as made:
+    columns = dict(zip(xs, _edges(xs), strict=True))
+    with figure(11.5, max(5.2, 2.6 + 0.55 * len(lines))) as made:
         axes = made.subplots()
         axes.set_title(title, loc="left")
         axes.set_xscale("log")
@@ -55,16 +57,16 @@ def draw_crossover(
         axes.grid(visible=False)
         for cell in cells:
             look = look_of[cell.best]
-            (left, right), (low, high) = columns[cell.link_bytes_per_s], lines[cell.kv_bytes_per_token]
+            (left, right), (low, high) = columns[cell.link_bytes_per_s], lines[cell.kv_bytes_per_token, cell.row]
             axes.fill_between([left / _GBIT, right / _GBIT], [low / _KIB] * 2, [high / _KIB] * 2,
                               facecolor=look.colour, alpha=0.55, hatch=look.hatch, edgecolor="white",
                               linewidth=1.5)  # fmt: skip
             if cell.word:
-                axes.annotate(cell.word, (cell.link_bytes_per_s / _GBIT, cell.kv_bytes_per_token / _KIB), ha="center",
+                axes.annotate(cell.word, (cell.link_bytes_per_s / _GBIT, math.sqrt(low * high) / _KIB), ha="center",
                               va="center", fontsize=FONT - 3,
                               bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5, "alpha": 0.85})  # fmt: skip
         axes.set_xlim(columns[xs[0]][0] / _GBIT, columns[xs[-1]][1] / _GBIT)
-        axes.set_ylim(lines[ys[0]][0] / _KIB, lines[ys[-1]][1] / _KIB)
+        axes.set_ylim(min(low for low, _ in lines.values()) / _KIB, max(high for _, high in lines.values()) / _KIB)
         if predicted:
             points = sorted(predicted)
             axes.plot([rate / _GBIT for _, rate in points], [kv / _KIB for kv, _ in points], "-", color="black",
@@ -75,7 +77,7 @@ def draw_crossover(
             plain_log(axes.xaxis)
         else:
             axes.set_xticks([x / _GBIT for x in xs], labels=[f"{x / _GBIT:.3g}" for x in xs])
-        _mark_rows(axes, {cell.kv_bytes_per_token: cell.row for cell in cells}, lines)
+        _mark_rows(axes, lines)
         _legend(made, axes, names)
         if note:
             made.text(0.995, 0.005, note, ha="right", va="bottom", color=GREY, fontsize=11)
@@ -92,12 +94,30 @@ def _edges(values: Sequence[float]) -> list[tuple[float, float]]:
     return list(pairwise(borders))
 
 
-def _mark_rows(axes: Any, words: Mapping[float, str], lines: Mapping[float, tuple[float, float]]) -> None:
-    """One tick for each row of cells, and its word on the right."""
-    axes.set_yticks([value / _KIB for value in lines], labels=[f"{value / _KIB:.4g}" for value in lines])
+def _bands(cells: Sequence[Cell]) -> dict[Place, tuple[float, float]]:
+    """The borders of each row of cells. Those with as many KV bytes share the place of that number evenly."""
+    rows: dict[float, list[str]] = {}
+    for cell in cells:
+        words = rows.setdefault(cell.kv_bytes_per_token, [])
+        if cell.row not in words:
+            words.append(cell.row)
+    found: dict[Place, tuple[float, float]] = {}
+    values = sorted(rows)
+    for value, (low, high) in zip(values, _edges(values), strict=True):
+        step = (high / low) ** (1.0 / len(rows[value]))
+        for number, word in enumerate(rows[value]):
+            found[value, word] = (low * step**number, low * step ** (number + 1))
+    return found
+
+
+def _mark_rows(axes: Any, lines: Mapping[Place, tuple[float, float]]) -> None:
+    """One tick for each number of KV bytes, and the word of each row of cells on the right."""
+    values = sorted({value for value, _ in lines})
+    axes.set_yticks([value / _KIB for value in values], labels=[f"{value / _KIB:.4g}" for value in values])
     axes.minorticks_off()
-    for value, word in words.items():
-        axes.annotate(word, (1.01, value / _KIB), xycoords=("axes fraction", "data"), va="center", fontsize=FONT - 2)
+    for (_, word), (low, high) in lines.items():
+        axes.annotate(word, (1.01, math.sqrt(low * high) / _KIB), xycoords=("axes fraction", "data"), va="center",
+                      fontsize=FONT - 2)  # fmt: skip
 
 
 def _legend(made: Any, axes: Any, names: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ from simulator.drawing import (
     missing,
     write_picture,
 )
+from simulator.drawing.crossover import _bands
 from simulator.drawing.pareto import front
 from simulator.drawing.style import looks, spread
 from simulator.timeline import Span
@@ -48,6 +49,16 @@ PICTURES: dict[str, Callable[[bool], bytes]] = {
     "crossover": lambda some: draw_crossover(CELLS if some else (), title="t", predicted=((7e4, 2e8), (1.6e6, 5e8))),
     "phases": lambda some: draw_phases({"a-0": (Span(0.0, 1.0, Phase.MIXED),) if some else ()}, title="t"),
 }  # fmt: skip
+
+
+def test_rows_of_a_map_with_as_many_kv_bytes_share_their_place() -> None:
+    def cell(kv: float, row: str) -> Cell:
+        return Cell(link_bytes_per_s=1e9, kv_bytes_per_token=kv, best="phased", row=row)
+
+    bands = _bands([cell(1e3, "a"), cell(4e3, "b"), cell(4e3, "c"), cell(4e3, "b")])
+    assert list(bands) == [(1e3, "a"), (4e3, "b"), (4e3, "c")]
+    borders = [border for band in bands.values() for border in band]
+    assert borders == pytest.approx([5e2, 2e3, 2e3, 4e3, 4e3, 8e3])
 
 
 @pytest.mark.parametrize("name", PICTURES)
