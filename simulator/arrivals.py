@@ -25,6 +25,10 @@ class Gamma(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         _require(0.0 < self.rate <= MOST_RATE, "rate", f"must be positive, at most {MOST_RATE:g}")
         _require(0.0 <= self.cv < math.inf, "cv", "must not be negative")
 
+    def expected(self, duration_s: float) -> float:
+        """About how many come in so many seconds."""
+        return self.rate * duration_s
+
     def times(self, random: Random) -> Iterator[float]:
         """Seconds since the start, without end."""
         now = 0.0
@@ -45,6 +49,13 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         _require(fits, "rates", f"must be one or more rates of at most {MOST_RATE:g}, none negative, the last positive")
         _require(0.0 < self.step_s < math.inf, "step_s", "must be positive")
         _require(0.0 <= self.cv < math.inf, "cv", "must not be negative")
+
+    def expected(self, duration_s: float) -> float:
+        """About how many come in so many seconds."""
+        last = len(self.rates) - 1
+        spans = (max(0.0, min(self.step_s, duration_s - index * self.step_s)) for index in range(last))
+        before = sum(rate * span for rate, span in zip(self.rates[:last], spans, strict=True))
+        return before + self.rates[last] * max(0.0, duration_s - last * self.step_s)
 
     def times(self, random: Random) -> Iterator[float]:
         """Seconds since the start, without end. Gaps are drawn in a time that runs as fast as the rate."""
@@ -74,6 +85,10 @@ class Diurnal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         _require(0.0 <= self.swing < 1.0, "swing", "must be at least 0 and below 1")
         _require(self.period_s > 0.0, "period_s", "must be positive")
         _require(0.0 <= self.cv < math.inf, "cv", "must not be negative")
+
+    def expected(self, duration_s: float) -> float:
+        """About how many come in so many seconds."""
+        return self.rate * duration_s
 
     def times(self, random: Random) -> Iterator[float]:
         """Seconds since the start, without end; the rate is taken to be constant over one gap."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
@@ -69,6 +70,32 @@ class RestartRouter(_Change, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The router's process dies, with every answer under way; another one serves after `restart_s`."""
 
     restart_s: float = 1.0
+
+
+_FEW = 8
+"""Names that a message lists."""
+
+
+def check_names(changes: Sequence[Change], groups: Sequence[tuple[str, int]], growing: str = "") -> None:
+    """Every replica that a change names is there at its moment. `groups` are names and counts of the fleet's, whose
+    replicas are called `<name>-0`, `<name>-1` ...; those of `growing` come at moments that nobody knows beforehand.
+
+    Raises `ConfigError`.
+    """
+    counts = dict(groups)
+    for change in sorted(changes, key=lambda one: one.at_s):  # of one moment in the order given, as they are performed
+        if isinstance(change, Add):
+            counts[groups[change.group][0]] += change.count
+            continue
+        name = getattr(change, "replica_id", "")
+        prefix, _, number = name.rpartition("-")
+        there = number.isdecimal() and str(int(number)) == number and int(number) < counts.get(prefix, 0)
+        if name and not there and not (growing and prefix == growing):
+            known = [f"{group}-{one}" for group, count in counts.items() for one in range(min(count, _FEW + 1))]
+            told = ", ".join(known[:_FEW]) + (", ..." if len(known) > _FEW else "")
+            raise ConfigError(
+                f"changes: there is no replica {name} at {change.at_s:g} s; there are {told}", param="changes"
+            )
 
 
 Change = Kill | Freeze | Drain | Add | SetRoleTo | SetLink | RestartRouter

@@ -11,12 +11,16 @@ from contracts.kv import DTYPE_BYTES, KVLayout
 from contracts.model import ModelSpec
 from contracts.phase import Role
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
-from simulator.changes import Change
+from simulator.changes import Add, Change, check_names
 from simulator.cost import CostModel, Fitted
 from simulator.observer import RouterTimes
 from simulator.workload import Workload
 
 _SHORTEST_S = 1e-6
+MOST_REPLICAS = 100_000
+MOST_REQUESTS = 100_000_000
+"""Of a run, as many as its rate lets expect or as it is told."""
+MOST_DURATION_S = 366 * 86_400.0
 
 
 class KVShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,7 +134,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `scheduling` and `cluster` are the settings of the two cores, as in `phaseserve up`. A view goes out every
     `heartbeat_s`, and earlier when something changed. `latency_s` is that of the network, one way. The first `warmup_s`
     are left out of the statistics; attainment over time is counted in windows of `window_s`. A run that has not ended
-    `patience_s` after its last arrival is an error.
+    `patience_s` after its last arrival is an error. There are at most `MOST_REPLICAS`, those added later included,
+    `MOST_REQUESTS` and `MOST_DURATION_S`; a change names no replica that is not there at its moment.
     """
 
     fleet: tuple[Group, ...]
@@ -168,6 +173,22 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for change in self.changes:
             _check_group(self.fleet, getattr(change, "group", 0), "changes")
         _check_group(self.fleet, self.scaling.group, "scaling")
+        self._check_size()
+        growing = self.fleet[self.scaling.group].prefix if self.scaling.most else ""
+        check_names(self.changes, [(group.prefix, group.count) for group in self.fleet], growing)
+
+    def _check_size(self) -> None:
+        added = sum(change.count for change in self.changes if isinstance(change, Add))
+        replicas = max(sum(group.count for group in self.fleet) + added, self.scaling.most)
+        if replicas > MOST_REPLICAS:
+            raise ConfigError(f"{replicas:,} replicas: a run has at most {MOST_REPLICAS:,}", param="fleet")
+        if self.duration_s > MOST_DURATION_S:
+            raise ConfigError(
+                f"duration_s is {self.duration_s:g}: a run has at most {MOST_DURATION_S:g} s", param="duration_s"
+            )
+        requests = self.workload.expected(self.duration_s)
+        if requests > MOST_REQUESTS:
+            raise ConfigError(f"about {requests:,.0f} requests: a run has at most {MOST_REQUESTS:,}", param="workload")
 
 
 def _check_group(fleet: tuple[Group, ...], group: int, where: str) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
 from contracts.errors import ConfigError
 from simulator.lengths import MOST_TOKENS
 
+_T = TypeVar("_T")
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MOST_SPEED = 1e12
 MOONCAKE_BLOCK = 512
@@ -101,16 +103,13 @@ def _azure(path: Path, file: Iterable[str]) -> Iterator[TraceRow]:
     reader = csv.DictReader(file)
     missing = [name for name in AZURE_COLUMNS if name not in (reader.fieldnames or ())]
     if missing:
-        raise ConfigError(f"trace {path} has no column {missing[0]}", param="trace.path")
+        raise ConfigError(f"trace {path}, line 1 has no column {missing[0]}", param="trace.path")
     first: datetime | None = None
     for number, row in enumerate(reader, 2):
-        try:
-            at = datetime.fromisoformat(row["TIMESTAMP"][:26])
-            first = first or at
-            found = _row((at - first).total_seconds(), int(row["ContextTokens"]), int(row["GeneratedTokens"]), ())
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"trace {path}, line {number}: {error}", param="trace.path") from error
-        yield found
+        cells = _Cells(path, number, row)
+        first = first or cells.read("TIMESTAMP", _moment)
+        at_s = cells.read("TIMESTAMP", partial(_seconds_since, first))
+        yield TraceRow(at_s, cells.read("ContextTokens", _tokens), cells.read("GeneratedTokens", _tokens))
 
 
 def _mooncake(path: Path, file: Iterable[str]) -> Iterator[TraceRow]:
@@ -118,23 +117,60 @@ def _mooncake(path: Path, file: Iterable[str]) -> Iterator[TraceRow]:
     for number, line in enumerate(file, 1):
         try:
             row = json.loads(line)
-            at_s = float(row["timestamp"]) / 1e3
-            first = at_s if first is None else first
-            hash_ids = tuple(int(name) for name in row.get("hash_ids", ()))
-            found = _row(at_s - first, int(row["input_length"]), int(row["output_length"]), hash_ids)
-        except KeyError as error:
-            raise ConfigError(f"trace {path}, line {number} has no {error}", param="trace.path") from error
-        except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        except ValueError as error:
             raise ConfigError(f"trace {path}, line {number}: {error}", param="trace.path") from error
-        yield found
+        if not isinstance(row, dict):
+            raise ConfigError(f"trace {path}, line {number}: not an object", param="trace.path")
+        cells = _Cells(path, number, row)
+        at_s = cells.read("timestamp", _milliseconds)
+        first = at_s if first is None else first
+        prompt_tokens, output_tokens = cells.read("input_length", _tokens), cells.read("output_length", _tokens)
+        hash_ids = cells.read("hash_ids", lambda names: tuple(map(int, names))) if "hash_ids" in row else ()
+        yield TraceRow(at_s - first, prompt_tokens, output_tokens, hash_ids)
 
 
-def _row(at_s: float, prompt_tokens: int, output_tokens: int, hash_ids: tuple[int, ...]) -> TraceRow:
-    """One request; an empty prompt or answer counts as one token. Raises `ValueError` for what cannot be."""
+class _Cells:
+    """The cells of one line, by column."""
+
+    __slots__ = ("_cells", "_where")
+
+    def __init__(self, path: Path, number: int, cells: Mapping[str, Any]) -> None:
+        self._where, self._cells = f"trace {path}, line {number}", cells
+
+    def read(self, column: str, of: Callable[[Any], _T]) -> _T:
+        """What a cell holds. Raises `ConfigError`, naming file, line and column."""
+        told = self._cells.get(column)
+        if told is None:
+            raise ConfigError(f"{self._where} has no {column}", param="trace.path")
+        try:
+            return of(told)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ConfigError(f"{self._where}, column {column}: {error}", param="trace.path") from error
+
+
+def _moment(told: str) -> datetime:
+    """Six digits of a second, of which the files have more. Raises `ValueError`."""
+    return datetime.fromisoformat(told[:26])
+
+
+def _seconds_since(first: datetime, told: str) -> float:
+    """Raises `ValueError`, `TypeError` where one has a zone and the other none."""
+    return (_moment(told) - first).total_seconds()
+
+
+def _milliseconds(told: Any) -> float:
+    """Seconds. Raises `ValueError` for what cannot be."""
+    at_s = float(told) / 1e3
     if not math.isfinite(at_s):
         raise ValueError("the time of arrival is not a number")
-    if prompt_tokens < 0 or output_tokens < 0:
+    return at_s
+
+
+def _tokens(told: Any) -> int:
+    """A length; an empty prompt or answer counts as one token. Raises `ValueError` for what cannot be."""
+    tokens = int(told)
+    if tokens < 0:
         raise ValueError("the number of tokens is negative")
-    if max(prompt_tokens, output_tokens) > MOST_TOKENS:
+    if tokens > MOST_TOKENS:
         raise ValueError(f"more than {MOST_TOKENS} tokens")
-    return TraceRow(at_s, max(1, prompt_tokens), max(1, output_tokens), hash_ids)
+    return max(1, tokens)

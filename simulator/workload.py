@@ -90,6 +90,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if not 0 <= self.part < self.parts:
             raise ConfigError("workload.part must lie between 0 and workload.parts", param="workload.part")
 
+    def expected(self, duration_s: float) -> float:
+        """About how many requests come in so many seconds; of a trace as many as it is told to take (0: not known)."""
+        if self.num_requests or self.trace is not None:
+            return float(self.num_requests)
+        return self.arrivals.expected(duration_s)
+
 
 @dataclass(slots=True, frozen=True)
 class Arrival:

@@ -17,7 +17,7 @@ import pytest
 from cli import sweep
 from cli.main import main
 from cli.sweep_axes import parse_variation, values_of
-from cli.sweep_pictures import _lines, _suffix
+from cli.sweep_pictures import _cells, _lines, _suffix
 from contracts.errors import ConfigError
 from simulator.grid import Row
 
@@ -96,6 +96,7 @@ def test_what_cannot_be_is_refused_or_left_out(tmp_path: Path, capsys: pytest.Ca
 def test_a_case_that_fails_is_told_and_the_others_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["sweep", "--layout", "phased", "--replicas", "1,2", "--duration", "2", "--workers", "1", "--no-plots"]
     words += ["--set", 'simulate.changes=[{kind = "drain", at_s = 1.0, replica_id = "alternating-1"}]']
+    words += ["--set", "simulate.scaling.most=3"]  # a replica of that name might come: the run will tell
     assert main([*words, "--out", str(tmp_path)]) == 1
     assert "1 of 2 runs failed" in capsys.readouterr().err
     assert [("no replica" in row["error"], bool(row["arrived"])) for row in rows_of(tmp_path)] == [
@@ -188,6 +189,24 @@ def test_files_of_one_name_in_two_folders_are_two_lines_and_two_pictures() -> No
     assert [(name, len(some)) for name, some in _lines(("trace",), rows)] == [(str(r["trace"]), 1) for r in rows]
     taken: set[str] = set()
     assert len({_suffix({"trace": str(row["trace"])}, taken) for row in rows}) == 3
+
+
+def test_models_with_as_many_kv_bytes_are_not_one_cell_of_the_map() -> None:
+    rows = [
+        Row(
+            key=f"{model}-{layout}",
+            labels={"model": model, "layout": layout, "link_gbit_s": 10.0, "kv_bytes_per_token": 131_072},
+            figures={"usual.attained": attained},
+        )
+        for model, layouts in {"llama-3-8b": (0.9, 0.5), "qwen3-30b-a3b": (0.2, 0.6)}.items()
+        for layout, attained in zip(("phased", "1:1"), layouts, strict=True)
+    ]
+    cells = _cells(rows, 0.9, scanned=False, models=True)
+    assert [(cell.row, cell.best, cell.word) for cell in cells] == [
+        ("llama-3-8b", "phased", "90%"),
+        ("qwen3-30b-a3b", "1:1", "60%"),
+    ]
+    assert [cell.row for cell in _cells(rows[:2], 0.9, scanned=False, models=False)] == [""]
 
 
 def test_values_are_lists_and_ranges_and_words() -> None:

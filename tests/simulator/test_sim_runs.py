@@ -166,9 +166,38 @@ def test_a_rate_must_be_positive() -> None:
         at_rate(phased(), 0.0)
 
 
-def test_a_change_to_a_stranger_is_named() -> None:
-    with pytest.raises(ConfigError, match="there is no replica decode-9"):
-        simulate(changed(phased(), Kill(at_s=1.0, replica_id="decode-9")))
+def test_a_change_to_a_stranger_is_named_before_the_run_begins() -> None:
+    for at_s in (1.0, 1e6):
+        with pytest.raises(ConfigError, match="there is no replica decode-9 at"):
+            changed(phased(), Kill(at_s=at_s, replica_id="decode-9"))
+    drained = Drain(at_s=5.0, replica_id="alternating-1")
+    with pytest.raises(ConfigError, match=r"no replica alternating-1 at 5 s; there are alternating-0$"):
+        changed(phased(alternating=1), drained, Add(at_s=5.0))
+    changed(phased(alternating=1), Add(at_s=5.0), drained)
+    with pytest.raises(ConfigError, match=r"there are alternating-0, .*alternating-7, \.\.\."):
+        changed(phased(alternating=500), Freeze(at_s=0.0, for_s=1.0, replica_id="alternating-01"))
+
+
+def test_a_replica_that_scaling_may_bring_is_asked_for_when_it_is_time() -> None:
+    scenario = msgspec.structs.replace(phased(alternating=1), scaling=Scaling(most=2))
+    with pytest.raises(ConfigError, match="there is no replica alternating-7"):
+        simulate(changed(scenario, Kill(at_s=1.0, replica_id="alternating-7")))
+
+
+def test_a_run_beyond_all_bounds_is_refused() -> None:
+    for wrong, says in (
+        ({"alternating": 100_000_000}, "100,000,000 replicas: a run has at most 100,000"),
+        ({"rate": 1e7}, "requests: a run has at most 100,000,000"),
+        ({"num_requests": 1_000_000_000}, "1,000,000,000 requests"),
+        ({"duration_s": 1e9}, r"duration_s is 1e\+09: a run has at most"),
+        ({"arrivals": Steps(rates=(1.0, 1e9), step_s=10.0)}, "requests: a run has at most"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            phased(**wrong)
+    with pytest.raises(ConfigError, match="100,001 replicas"):
+        changed(phased(alternating=1), Add(at_s=1.0, count=100_000))
+    assert Steps(rates=(1.0, 3.0, 2.0), step_s=10.0).expected(25.0) == 50.0
+    assert Steps(rates=(1.0, 3.0, 2.0), step_s=10.0).expected(5.0) == 5.0
 
 
 def test_a_run_that_cannot_end_says_so() -> None:
