@@ -76,10 +76,21 @@ class ClusterCore:
         Events about requests or replicas that are not (or no longer) known, or of an earlier process of a replica,
         change nothing. After every event leases are renewed, after those about replicas or time pending requests tried.
         """
-        place = self.placement
-        place.now = max(place.now, now)
+        place, fleet = self.placement, self.placement.fleet
+        now = place.now = max(place.now, now)
         place.actions = []
-        place.fleet.macro_turns.settle_sizes(place.now)
+        fleet.macro_turns.settle_sizes(now)
+        if type(event) is ViewReported:  # most events are views
+            view_reported(place, event)
+            if len(place.pending):
+                place.try_pending(fleet.get(event.view.replica_id))
+        else:
+            self._take(event)
+        place.actions += place.leases.renew(fleet, now)
+        return place.actions
+
+    def _take(self, event: ClusterEvent) -> None:
+        place = self.placement
         match event:
             case FirstTokenSent(request_id):
                 self._first_token(request_id)
@@ -87,20 +98,22 @@ class ClusterCore:
                 self._prefill_finished(request_id)
             case ClientRequestArrived():
                 self._arrived(event)
+            case RequestEnded():
+                self._ended(event)
             case KVReserved(request_id, sequence):
                 self._reserved(request_id, sequence)
             case RequestRefused():
                 self._refused(event)
-            case RequestEnded():
-                self._ended(event)
             case ClientLeft(request_id):
                 self._client_left(request_id)
+            case TimePassed():
+                self._time_passed()
             case ReplicaJoined():
                 replica_joined(place, event)
+                place.try_pending()
             case ReplicaLost():
                 replica_lost(place, event)
-            case ViewReported():
-                view_reported(place, event)
+                place.try_pending()
             case PrefixesChanged():
                 place.prefixes.heard(event, place.fleet.get(event.replica_id))
             case ReplicaDrainRequested(replica_id):
@@ -109,21 +122,18 @@ class ClusterCore:
             case RoleRequested(replica_id, role, pinned):
                 wish = "an operator wants it"
                 place.actions += place.roles.request(replica_id, role, place.now, pinned=pinned, reason=wish)
-            case TimePassed():
-                self._expire()
-                place.actions += repeated_drains(place)
-                if self._leader is None:
-                    place.actions += self._scaling.propose(place.fleet, place.now)
-                    place.actions += place.roles.time_passed(place.now)
-                    place.actions += self.planner.time_passed(place.now)
             case LeaderChanged(leader):
                 self._follow(leader)
-        if isinstance(event, ViewReported):
-            place.try_pending(place.fleet.get(event.view.replica_id))
-        elif isinstance(event, ReplicaJoined | ReplicaLost | TimePassed):
-            place.try_pending()
-        place.actions += place.leases.renew(place.fleet, place.now)
-        return place.actions
+
+    def _time_passed(self) -> None:
+        place = self.placement
+        self._expire()
+        place.actions += repeated_drains(place)
+        if self._leader is None:
+            place.actions += self._scaling.propose(place.fleet, place.now)
+            place.actions += place.roles.time_passed(place.now)
+            place.actions += self.planner.time_passed(place.now)
+        place.try_pending()
 
     def decisions(self) -> tuple[Decision, ...]:
         """The last decisions, newest first, each with its prediction and, once there is one, its outcome."""

@@ -49,7 +49,7 @@ class Fleet:
 
     def get(self, replica_id: str | None) -> ReplicaRecord | None:
         """The live replica of that name, if any."""
-        return None if replica_id is None else self._records.get(replica_id)
+        return self._records.get(replica_id) if replica_id is not None else None
 
     def join(self, identity: ReplicaIdentity, view: ReplicaView, now: float) -> None:
         """Add a replica. It must not be there."""
@@ -64,8 +64,9 @@ class Fleet:
     def report(self, record: ReplicaRecord, view: ReplicaView, now: float) -> None:
         """Take a replica's newer view."""
         old = record.view
-        if (view.role, view.draining, view.num_blocks) == (old.role, old.draining, old.num_blocks):
-            self.changes += view.role is Role.PREFILL and usable_links(view) != usable_links(old)
+        if view.role is old.role and view.draining == old.draining and view.num_blocks == old.num_blocks:
+            if view.role is Role.PREFILL and usable_links(view) != usable_links(old):
+                self.changes += 1
             record.report(view, now)
             return
         self._leave(record)
@@ -169,7 +170,7 @@ class Fleet:
         self._sort()
 
         def is_open(name: str) -> bool:
-            return self.closed_reason(self._records[name], now) is None
+            return self.load(self._records[name], now, reserve_tokens).closed is None
 
         by_role: dict[Role, list[Load]] = {}
         links = {}
@@ -226,7 +227,9 @@ class Fleet:
 
     def take_touched(self) -> set[str]:
         """Ids of the replicas that something has changed about since this was last asked; some may be gone."""
-        touched = set(self.touched)
+        if not self.touched:
+            return set()
+        touched = self.touched.copy()
         self._unsorted |= touched
         self.touched.clear()
         return touched

@@ -37,28 +37,29 @@ class PrefillLeases:
 
     def renew(self, fleet: Fleet, now: float) -> list[ClusterAction]:
         """What to tell the replicas at `now`, after every event."""
+        due = self._due
+        if not fleet.touched and not (due and due[0][0] <= now):
+            return []
         asked = fleet.take_touched()
-        while self._due and self._due[0][0] <= now:
-            due_at, replica_id = heappop(self._due)
+        while due and due[0][0] <= now:
+            due_at, replica_id = heappop(due)
             if self._due_at.get(replica_id) == due_at:
                 del self._due_at[replica_id]
                 asked.add(replica_id)
-        if not asked:
-            return []
-        for replica_id in sorted(asked):
-            fleet.macro_turns.keep(replica_id, now)
+        if fleet.macros.num_members:
+            for replica_id in sorted(asked):
+                fleet.macro_turns.keep(replica_id, now)
+            asked |= fleet.take_touched()
         actions: list[ClusterAction] = []
-        for replica_id in sorted(asked | fleet.take_touched()):
+        for replica_id in sorted(asked):
             record = fleet.get(replica_id)
             if record is None:
                 self._due_at.pop(replica_id, None)
-            else:
+            elif record.lease_until is not None or record.view.role is Role.ALTERNATING:
                 actions += self._judge(record, fleet, now)
         return actions
 
     def _judge(self, record: ReplicaRecord, fleet: Fleet, now: float) -> list[ClusterAction]:
-        if record.view.role is not Role.ALTERNATING and record.lease_until is None:
-            return []
         has_turn = fleet.macro_turns.has(record)
         wanted = record.view.role is Role.ALTERNATING and (has_turn or record.has_prefill_work)
         left_s = 0.0 if record.lease_until is None else record.lease_until - now

@@ -84,7 +84,7 @@ class Placement:
         ask = self._ask(record)
         found = self.turns.why_wait(record, self.now) or plan_request(ask, self._loads(record), self.config)
         if isinstance(found, Candidate):
-            self._dispatch(record, found)
+            self._dispatch(record, ask, found)
             return
         record.prefill_s = fastest_prefill_s(ask, self.fleet, self.config)
         overflow = self.pending.overflow(record)
@@ -131,7 +131,7 @@ class Placement:
         if not isinstance(found, Candidate):
             return False
         self.pending.remove(record.request_id)
-        self._dispatch(record, found)
+        self._dispatch(record, ask, found)
         self.turns.looked_at(self.now)
         self._pass_loads = None
         return True
@@ -140,9 +140,10 @@ class Placement:
         """Take a replica's newer view; requests that it refused may be offered to it again."""
         self.fleet.report(replica, view, self.now)
         self.roles.view_came(replica, self.now)
-        for record in self.pending:
-            if replica.replica_id in record.avoid:
-                record.avoid -= {replica.replica_id}
+        if len(self.pending):
+            for record in self.pending:
+                if replica.replica_id in record.avoid:
+                    record.avoid -= {replica.replica_id}
 
     def place_anew(self, record: RequestRecord, why: PhaseServeError, avoid: frozenset[str] = frozenset()) -> None:
         """A request lost its place: try elsewhere, a bounded number of times; `why` is what the client is told else.
@@ -262,16 +263,16 @@ class Placement:
         cached = self.prefixes.cached_for(record)
         return ask_of(record, self.now, self._expected_output(), cached, self.config, yields=yields)
 
-    def _dispatch(self, record: RequestRecord, found: Candidate) -> None:
+    def _dispatch(self, record: RequestRecord, ask: Ask, found: Candidate) -> None:
         target = self.fleet.get(found.load.replica_id)
         assert target is not None
         giver = None if found.handoff is None else self.fleet.get(found.handoff.giver.replica_id)
-        ask = self._ask(record)
         record.prefill_finished = False
         record.best_effort = found.best_effort
         record.dispatches += 1
-        for name in ("dispatched", found.layout.value, *(["best_effort"] if found.best_effort else [])):
-            self.counts[name] += 1
+        self.counts["dispatched"] += 1
+        self.counts[found.layout.value] += 1
+        self.counts["best_effort"] += found.best_effort
         self.counts["fallbacks"] += found.fallback is not None
         record.move(RequestStatus.DISPATCHED, f"to {target.replica_id}")
         record.replica_id = target.replica_id

@@ -14,6 +14,7 @@ from contracts.views import ReplicaIdentity, ReplicaView
 from scheduling.admission_rules import Budget
 from scheduling.cluster_requests import Leg, RequestRecord
 from scheduling.config import ClusterCoreConfig
+from scheduling.on_its_way import OnItsWay, on_its_way
 from scheduling.plan_inputs import Load, Turn
 from scheduling.plan_slack import allowed_slack_s
 
@@ -51,9 +52,10 @@ class ReplicaRecord:
     switch_due_at: float | None = None
     turn: Turn | None = None
     _load: Load | None = None
-    _load_key: tuple[float, int] = (0.0, 0)
+    _load_until: float = 0.0
+    _load_reserve: int = 0
     _links: Mapping[str, LinkView] | None = None
-    _has_work: bool | None = None
+    _on_its_way: OnItsWay | None = None
 
     @property
     def replica_id(self) -> str:
@@ -79,27 +81,25 @@ class ReplicaRecord:
     @property
     def backlog_s(self) -> float:
         """Predicted prefill time accepted or on its way, not done. What comes shares the steps of what waits there."""
-        on_its_way = self._on_its_way()
-        alone_s = sum(leg.prefill_s for leg in on_its_way)
-        return max(0.0, self.view.backlog_s) + alone_s - sum(leg.shared_s for leg in on_its_way[self._starts() :])
+        return self.on_its_way.backlog_s
 
-    def _on_its_way(self) -> list[Leg]:
-        """Prompts that the view does not count yet, in the order in which they were sent."""
-        return [leg for leg in self.unacked.values() if leg.prefill_s > 0.0 and not leg.record.prefill_finished]
-
-    def _starts(self) -> int:
-        """How many prompts that come have no other to share a step with: an idle replica begins with the first at once,
-        and whatever comes meanwhile is in the next step."""
-        view = self.view
-        return 0 if view.waiting else 1 if view.running or view.backlog_s > 0.0 else 2
+    @property
+    def on_its_way(self) -> OnItsWay:
+        """What the view does not count yet. Kept while nothing changes."""
+        if self._on_its_way is None:
+            self._on_its_way = on_its_way(self.view, self.unacked.values())
+        return self._on_its_way
 
     @property
     def has_prefill_work(self) -> bool:
-        """Whether any prompt waits here or is on its way. Kept while nothing changes: asked after every event."""
-        if self._has_work is None:
-            on_its_way = any(leg.prefill_s > 0 and not leg.record.prefill_finished for leg in self.unacked.values())
-            self._has_work = on_its_way or self.view.waiting > 0 or self.view.backlog_s > 0
-        return self._has_work
+        """Whether any prompt waits here or is on its way."""
+        return self.view.waiting > 0 or self.view.backlog_s > 0 or self.on_its_way.prompts > 0
+
+    @property
+    def free_blocks(self) -> int:
+        """KV blocks left after everything accepted or on its way."""
+        view = self.view
+        return view.free_blocks - -(-view.waiting_tokens // view.block_size) - self.on_its_way.blocks
 
     @property
     def links(self) -> Mapping[str, LinkView]:
@@ -116,10 +116,11 @@ class ReplicaRecord:
         self._links = None
         self.last_submit_index = max(self.last_submit_index, view.acked_submit_index)
         acked = view.acked_submit_index
-        for name in [name for name, leg in self.unacked.items() if leg.unsent == 0 and leg.submit_index <= acked]:
-            del self.unacked[name]
+        if self.unacked:
+            for name in [name for name, leg in self.unacked.items() if leg.unsent == 0 and leg.submit_index <= acked]:
+                del self.unacked[name]
         self.touch()
-        if not self.has_prefill_work:
+        if self.window and not self.has_prefill_work:
             self.window.clear()
 
     def place(self, leg: Leg, now: float, config: ClusterCoreConfig) -> None:
@@ -177,7 +178,7 @@ class ReplicaRecord:
     def touch(self) -> None:
         """What is here has changed: the load is made anew when next asked for."""
         self._load = None
-        self._has_work = None
+        self._on_its_way = None
         self.touched.add(self.replica_id)
 
     def switch_wait_s(self, record: RequestRecord) -> float:
@@ -190,44 +191,47 @@ class ReplicaRecord:
     def load(self, closed: str | None, valid_until: float, now: float, reserve: int, config: ClusterCoreConfig) -> Load:
         """What placement sees of this replica. Kept while nothing changes, until `valid_until` (when it would close)
         or the end of its window. `reserve` is the output length expected, in tokens."""
-        if self._load is None or closed is not None or self._load_key[1] != reserve or now > self._load_key[0]:
-            self._load = self._new_load(closed, now, reserve, config)
-            due_at = self._load.window_due_at
-            self._load_key = (valid_until if due_at is None else min(valid_until, due_at), reserve)
-        return self._load
+        if closed is not None or (kept := self.kept_load(now, reserve)) is None:
+            kept = self._load = self._new_load(closed, now, reserve, config)
+            due_at = kept.window_due_at
+            self._load_until = valid_until if due_at is None else min(valid_until, due_at)
+            self._load_reserve = reserve
+        return kept
 
     @property
     def load_reserve(self) -> int:
         """The output length that the load was last made for."""
-        return self._load_key[1]
+        return self._load_reserve
 
     def kept_load(self, now: float, reserve: int) -> Load | None:
-        """The load as last made, if it still holds."""
-        return self._load if now <= self._load_key[0] and self._load_key[1] == reserve else None
+        """The load as last made, if it still holds. Output lengths by which streams take as many blocks are alike."""
+        if now > self._load_until:
+            return None
+        if reserve != self._load_reserve and self._growth_blocks(reserve) != self._growth_blocks(self._load_reserve):
+            return None
+        return self._load
+
+    def _growth_blocks(self, reserve: int) -> int:
+        """KV blocks that a running stream still takes: it is taken to be half-way on average."""
+        return -(-reserve // (2 * self.view.block_size))
 
     def _new_load(self, closed: str | None, now: float, reserve: int, config: ClusterCoreConfig) -> Load:
-        """A running stream is taken to be half-way on average."""
-        view = self.view
-        unacked_sequences = unacked_blocks = unacked_tokens = 0
-        for leg in self.unacked.values():
-            unacked_sequences += leg.record.asked.num_sequences
-            unacked_blocks += leg.blocks
-            unacked_tokens += leg.waiting_tokens
-        waiting_blocks = -(-view.waiting_tokens // view.block_size)
-        free_blocks = view.free_blocks - waiting_blocks - unacked_blocks
+        view, sent, rule = self.view, self.on_its_way, config.rule
+        tightest_s = allowed_slack_s(view, 0.0)
+        free_blocks = self.free_blocks
         layout = self.identity.fingerprint.layout
         return Load(
             replica_id=self.replica_id,
             role=view.role,
             cost=view.cost,
-            backlog_s=self.backlog_s,
+            backlog_s=sent.backlog_s,
             running=view.running,
-            waiting=view.waiting + unacked_sequences,
+            waiting=view.waiting + sent.sequences,
             decode_step_s=view.decode_step_s,
-            slack_s=allowed_slack_s(view, config.rule.level),
-            tightest_slack_s=allowed_slack_s(view, 0.0),
+            slack_s=tightest_s if rule.level == 0.0 else allowed_slack_s(view, rule.level),
+            tightest_slack_s=tightest_s,
             free_blocks=free_blocks,
-            spare_blocks=free_blocks - view.running * -(-reserve // (2 * view.block_size)),
+            spare_blocks=free_blocks - view.running * self._growth_blocks(reserve),
             num_blocks=view.num_blocks,
             block_size=view.block_size,
             max_running=self.identity.max_running,
@@ -237,22 +241,22 @@ class ReplicaRecord:
             closed=closed,
             viewed_at=self.view_at,
             incarnation=self.identity.incarnation,
-            waiting_tokens=view.waiting_tokens + unacked_tokens,
+            waiting_tokens=view.waiting_tokens + sent.tokens,
             sending=view.sending,
             kv_bytes_per_token=layout.bytes_per_token,
             num_layers=layout.num_layers,
             macro_instance=self.macro_instance,
-            window_s=sum(self.placed[name].prefill_s for name in self.window),
+            window_s=sum([self.placed[name].prefill_s for name in self.window]),
             turn=self.turn,
             starved_s=view.starved_s,
-            joins=len(self._on_its_way()) >= self._starts(),
+            joins=sent.joins,
             step_left_s=view.decode_step_s / 2 if view.running and view.phase is not Phase.PREFILL else 0.0,
-            rides=view.role is Role.MIXED and view.running > 0 and config.rule.budget is not Budget.PREFILL_FIRST,
+            rides=view.role is Role.MIXED and view.running > 0 and rule.budget is not Budget.PREFILL_FIRST,
         )
 
     def _window_due_at(self, now: float) -> float | None:
         """When the earliest target of the window ends. One already missed, or given up, protects nothing."""
-        due = [due_at for due_at in self.window.values() if now < due_at < math.inf]
+        due = [due_at for due_at in self.window.values() if now < due_at < math.inf] if self.window else []
         if self.switch_due_at is not None and self.switch_due_at > now:
             due.append(self.switch_due_at)
         return min(due, default=None)

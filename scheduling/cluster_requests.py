@@ -79,7 +79,7 @@ class RequestRecord:
     resumed_at: float | None = None
     cached: Mapping[str, int] = field(default_factory=dict)
     cached_version: int = -1
-    history: list[str] = field(default_factory=list)
+    history: list[tuple[RequestStatus, str]] = field(default_factory=list)
 
     @property
     def request_id(self) -> str:
@@ -104,7 +104,8 @@ class RequestRecord:
     def move(self, status: RequestStatus, why: str) -> None:
         """Make one step of the table. Raises `InvalidTransition` with the history for any other."""
         if status not in TRANSITIONS[self.status]:
-            told = " -> ".join([*self.history, f"{self.status} -> {status} ({why})"])
+            taken = [f"{status} ({why})" for status, why in self.history]
+            told = " -> ".join([*taken, f"{self.status} -> {status} ({why})"])
             raise InvalidTransition(f"request {self.request_id} cannot go from {self.status} to {status}: {told}")
-        self.history.append(f"{status} ({why})")
+        self.history.append((status, why))
         self.status = status

@@ -19,7 +19,7 @@ from scheduling.fleet_index import LIST_ALL, WARM, warmest
 from scheduling.plan_choice import plan_request
 from scheduling.plan_disaggregated import LATE_PROMPTS
 from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Load
-from scheduling.plan_room import room_objection, slot_objection
+from scheduling.plan_room import place_objection
 from scheduling.prefix_index import PrefixIndex
 
 
@@ -41,7 +41,7 @@ def may_take(ask: Ask, load: Load, config: ClusterCoreConfig) -> bool:
         case Role.MIXED:
             return isinstance(plan_request(ask, FleetLoads(mixed=(load,)), config), Candidate)
         case Role.DECODE:
-            return (room_objection(ask, load) or slot_objection(ask, load)) is None
+            return place_objection(ask, load) is None
         case Role.PREFILL:
             return load.closed is None and (load.waiting <= LATE_PROMPTS or load.backlog_s <= ask.ttft_left_s)
 

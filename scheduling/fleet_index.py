@@ -18,8 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from heapq import nlargest
 from itertools import islice
 
+import msgspec
+
 from contracts.phase import Role
-from contracts.views import ReplicaView
+from contracts.views import ReplicaView, StepCost
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.macro_instances import MacroInstance, MacroInstances
 from scheduling.plan_predict import prompt_prefill_s
@@ -38,33 +40,59 @@ GIVERS_ASKED = 64
 _Entry = tuple[float, float, str]
 
 
+class _Keys(msgspec.Struct, frozen=True):
+    role: Role
+    roomy: _Entry
+    soon: _Entry
+    cost: StepCost
+
+
 class FleetIndex:
     """Replicas by role, in order of room and of when they may be forced. Ids only; `update` is told of every change.
-    `level` is that of the slack that the admission rule goes by, see `allowed_slack_s`."""
+    `level` is that of the slack that the admission rule goes by, see `allowed_slack_s`.
+
+    Who prefills fastest is seldom asked for, and changes with every view: those of `_unranked` are sorted then."""
 
     def __init__(self, level: float | None) -> None:
         self._level = level
-        self._keys: dict[str, tuple[Role, _Entry, _Entry, _Entry]] = {}
+        self._keys: dict[str, _Keys] = {}
         self._roomy: dict[Role, list[_Entry]] = {role: [] for role in Role}
         self._soon: dict[Role, list[_Entry]] = {role: [] for role in Role}
         self._fast: list[_Entry] = []
+        self._fast_keys: dict[str, _Entry] = {}
+        self._unranked: set[str] = set()
 
     def update(self, replica_id: str, record: ReplicaRecord | None) -> None:
         """Something has changed about a replica; None: it is gone."""
         old = self._keys.pop(replica_id, None)
         new = None if record is None else _keys_of(record, self._level)
-        if old is not None:
-            _take_out(self._roomy[old[0]], old[1])
-            _take_out(self._soon[old[0]], old[2])
-            _take_out(self._fast, old[3])
+        self._unranked.add(replica_id)
         if new is not None:
             self._keys[replica_id] = new
-            insort(self._roomy[new[0]], new[1])
-            insort(self._soon[new[0]], new[2])
-            insort(self._fast, new[3])
+        if old is not None and (new is None or new.role is not old.role):
+            _take_out(self._roomy[old.role], old.roomy)
+            _take_out(self._soon[old.role], old.soon)
+            old = None
+        if new is None:
+            return
+        if old is None:
+            insort(self._roomy[new.role], new.roomy)
+            insort(self._soon[new.role], new.soon)
+            return
+        _move(self._roomy[new.role], old.roomy, new.roomy)
+        _move(self._soon[new.role], old.soon, new.soon)
 
     def fastest(self) -> str | None:
         """The replica that prefills fastest, of those not told to leave."""
+        for replica_id in self._unranked:
+            old, keys = self._fast_keys.pop(replica_id, None), self._keys.get(replica_id)
+            if old is not None:
+                _take_out(self._fast, old)
+            if keys is not None:
+                usual_s = prompt_prefill_s(keys.cost, USUAL_PROMPT, USUAL_PROMPT)
+                self._fast_keys[replica_id] = new = (usual_s, keys.soon[0], replica_id)
+                insort(self._fast, new)
+        self._unranked.clear()
         return self._fast[0][2] if self._fast else None
 
     def beside_turns(
@@ -123,7 +151,7 @@ class FleetIndex:
         return sorted(names or map(_name, roomy))
 
     def _of_role(self, role: Role, names: Sequence[str]) -> list[str]:
-        return [name for name in names if name in self._keys and self._keys[name][0] is role]
+        return [name for name in names if name in self._keys and self._keys[name].role is role]
 
 
 def warmest(cached: Mapping[str, int], count: int) -> list[str]:
@@ -142,29 +170,23 @@ def room_s(record: ReplicaRecord, level: float | None) -> float:
     view = record.view
     if record.draining or record.becomes is not None:
         return -math.inf
-    waiting = view.waiting
-    free_blocks = view.free_blocks - -(-view.waiting_tokens // view.block_size)
-    for leg in record.unacked.values():
-        waiting += leg.record.asked.num_sequences
-        free_blocks -= leg.blocks
-    busy = view.running + waiting > 0
-    full = free_blocks <= 0 or (view.role is not Role.PREFILL and view.running + waiting >= record.identity.max_running)
+    waiting = view.waiting + record.on_its_way.sequences
+    taken = view.running + waiting
+    busy = taken > 0
+    full = record.free_blocks <= 0 or (view.role is not Role.PREFILL and taken >= record.identity.max_running)
     if (busy and full) or waiting >= record.identity.max_waiting:
         return -math.inf
     slack_s = allowed_slack_s(view, level) if view.role is Role.ALTERNATING else None
     return (NO_STREAM_S if slack_s is None else slack_s) - record.backlog_s
 
 
-def _keys_of(record: ReplicaRecord, level: float | None) -> tuple[Role, _Entry, _Entry, _Entry]:
+def _keys_of(record: ReplicaRecord, level: float | None) -> _Keys:
     """Among replicas with the same room the one with the shorter decode step is first."""
     name = record.replica_id
     forced_at = math.inf if record.draining or record.becomes is not None else record.forced_at
-    return (
-        record.view.role,
-        (-room_s(record, level), record.view.decode_step_s, name),
-        (forced_at, record.backlog_s, name),
-        (prompt_prefill_s(record.view.cost, USUAL_PROMPT, USUAL_PROMPT), forced_at, name),
-    )
+    view = record.view
+    roomy = (-room_s(record, level), view.decode_step_s, name)
+    return _Keys(view.role, roomy, (forced_at, record.backlog_s, name), view.cost)
 
 
 def _note(macro: MacroInstance | None, found: list[MacroInstance]) -> None:
@@ -174,6 +196,12 @@ def _note(macro: MacroInstance | None, found: list[MacroInstance]) -> None:
 
 def _name(entry: _Entry) -> str:
     return entry[2]
+
+
+def _move(entries: list[_Entry], old: _Entry, new: _Entry) -> None:
+    if new != old:
+        _take_out(entries, old)
+        insort(entries, new)
 
 
 def _take_out(entries: list[_Entry], entry: _Entry) -> None:

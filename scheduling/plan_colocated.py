@@ -8,11 +8,13 @@ from collections.abc import Sequence
 import msgspec
 
 from contracts.phase import Layout, Role
-from scheduling.admission_rules import Budget
+from scheduling.admission_rules import AdmissionRule, Budget
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
 from scheduling.plan_predict import chunked_ttft_s, decode_step_s, joining_prefill_s, meets_targets
-from scheduling.plan_room import room_objection, slot_objection
+from scheduling.plan_room import place_objection, room_objection
+
+REASONS_SHOWN = 4
 
 
 def plan_colocated(ask: Ask, mixed: Sequence[Load], config: ClusterCoreConfig) -> Candidate | str:
@@ -24,49 +26,60 @@ def plan_colocated(ask: Ask, mixed: Sequence[Load], config: ClusterCoreConfig) -
     """
     if not mixed:
         return "no mixed replica"
-    if config.rule.never_pending and all(load.role is Role.MIXED for load in mixed):
+    rule = config.rule
+    if rule.never_pending and all(load.role is Role.MIXED for load in mixed):
         return _least_loaded(ask, mixed, config)
-    candidates: list[Candidate] = []
+    cheapest: Load | None = None
+    soonest: Load | None = None
+    least_s = least_ttft_s = math.inf
     objections: list[str] = []
     for load in mixed:
-        why_not = room_objection(ask, load) or slot_objection(ask, load)
-        candidate = colocated_candidate(ask, load, config) if why_not is None else None
-        if candidate is not None and (candidate.meets or load.waiting == 0):
-            candidates.append(candidate)
-        else:
-            why_not = why_not or f"{load.waiting} prompts wait"
-            objections.append(f"{load.replica_id}: {why_not}")
-    if not candidates:
-        return "; ".join(objections[:4])
-    meeting = [candidate for candidate in candidates if candidate.meets]
-    if meeting:
-        return min(meeting, key=lambda candidate: candidate.cost_s + _ends_after_s(ask, candidate))
-    return min(candidates, key=lambda candidate: candidate.ttft_s)
-
-
-def _ends_after_s(ask: Ask, candidate: Candidate) -> float:
-    """When the request is expected to end there. By the cost to others alone a replica with the prompt in its cache,
-    where prefill costs next to nothing, would get every such request however crowded it is."""
-    return candidate.ttft_s + candidate.tpot_s * ask.reserve_tokens
+        why_not = place_objection(ask, load)
+        if why_not is None:
+            prefill_s, ttft_s, tpot_s = _predicted(ask, load, rule, config)
+            if meets_targets(ask, load, ttft_s, tpot_s):
+                # When the request is expected to end there counts too. By the cost to others alone a replica with the
+                # prompt in its cache, where prefill costs next to nothing, would get every such request however
+                # crowded it is.
+                weighed_s = prefill_s * (1 + load.running) + (ttft_s + tpot_s * ask.reserve_tokens)
+                if cheapest is None or weighed_s < least_s:
+                    cheapest, least_s = load, weighed_s
+                continue
+            if load.waiting == 0:
+                if soonest is None or ttft_s < least_ttft_s:
+                    soonest, least_ttft_s = load, ttft_s
+                continue
+        if len(objections) < REASONS_SHOWN:
+            objections.append(f"{load.replica_id}: {why_not or f'{load.waiting} prompts wait'}")
+    best = cheapest or soonest
+    return "; ".join(objections) if best is None else colocated_candidate(ask, best, config)
 
 
 def _least_loaded(ask: Ask, mixed: Sequence[Load], config: ClusterCoreConfig) -> Candidate | str:
     """The one with the best predicted TTFT, whatever waits there: what `sarathi` and `prefill_priority` came with is a
     balancer before replicas that queue. Only memory, a full waiting room or a closed replica keep a request away."""
-    rooms = [(load, room_objection(ask, load)) for load in mixed]
-    able = [colocated_candidate(ask, load, config) for load, why_not in rooms if why_not is None]
-    if not able:
-        return "; ".join([f"{load.replica_id}: {why_not}" for load, why_not in rooms][:4])
-    return msgspec.structs.replace(min(able, key=lambda candidate: candidate.ttft_s), settled=True)
-
-
-def mixed_ttft_s(ask: Ask, load: Load, prefill_s: float, config: ClusterCoreConfig) -> float:
-    """TTFT from arrival by the rule that mixed replicas follow. Steps of `sarathi(n)` carry the decodes and fill up."""
     rule = config.rule
+    able = [load for load in mixed if room_objection(ask, load) is None]
+    if not able:
+        return "; ".join([f"{load.replica_id}: {room_objection(ask, load)}" for load in mixed[:REASONS_SHOWN]])
+    best = min(able, key=lambda load: _predicted(ask, load, rule, config)[1])
+    return msgspec.structs.replace(colocated_candidate(ask, best, config), settled=True)
+
+
+def _predicted(ask: Ask, load: Load, rule: AdmissionRule, config: ClusterCoreConfig) -> tuple[float, float, float]:
+    """Prefill, TTFT from arrival and TPOT on one replica, in seconds."""
+    prefill_s = joining_prefill_s(ask, load, config.prefill_chunk)
+    return prefill_s, mixed_ttft_s(ask, load, prefill_s, rule, config), decode_step_s(ask, load)
+
+
+def mixed_ttft_s(ask: Ask, load: Load, prefill_s: float, rule: AdmissionRule, config: ClusterCoreConfig) -> float:
+    """TTFT from arrival by the rule that mixed replicas follow. Steps of `sarathi(n)` carry the decodes and fill up."""
+    if rule.budget is Budget.DEADLINE or load.role is not Role.MIXED:
+        return chunked_ttft_s(ask, load, prefill_s, config.prefill_chunk)
     work_s = load.backlog_s + prefill_s
-    if rule.budget is Budget.PREFILL_FIRST and load.role is Role.MIXED:
+    if rule.budget is Budget.PREFILL_FIRST:
         return ask.waited_s + load.step_left_s + work_s
-    if rule.budget is Budget.FIXED and load.role is Role.MIXED:
+    if rule.budget is Budget.FIXED:
         tokens = max(1, rule.tokens - load.running)
         chunk_s = tokens * load.cost.a1 + tokens * tokens * load.cost.b1
         steps = math.ceil(work_s / chunk_s) if chunk_s > 0.0 else 1
@@ -76,9 +89,7 @@ def mixed_ttft_s(ask: Ask, load: Load, prefill_s: float, config: ClusterCoreConf
 
 def colocated_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Candidate:
     """The colocated plan on one replica, with its prediction and cost."""
-    prefill_s = joining_prefill_s(ask, load, config.prefill_chunk)
-    ttft_s = mixed_ttft_s(ask, load, prefill_s, config)
-    tpot_s = decode_step_s(ask, load)
+    prefill_s, ttft_s, tpot_s = _predicted(ask, load, config.rule, config)
     tightest_s = load.tightest_slack_s
     return Candidate(
         layout=Layout.COLOCATED,

@@ -25,7 +25,7 @@ from scheduling.config import ClusterCoreConfig
 from scheduling.link_math import cautious_rate, exposed_transfer_s, is_sustainable, queued_transfer_s
 from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Load, PlannedHandoff
 from scheduling.plan_predict import decode_step_s, meets_targets, prefill_on_s
-from scheduling.plan_room import prompt_fits, room_objection, slot_objection
+from scheduling.plan_room import place_objection, prompt_fits
 
 FEW = 3
 ALL_PAIRS = 16
@@ -199,7 +199,7 @@ def _giver_objection(ask: Ask, load: Load) -> str | None:
 def _taker_objection(ask: Ask, load: Load) -> str | None:
     if load.replica_id in ask.avoid:
         return JUST_REFUSED
-    return room_objection(ask, load) or slot_objection(ask, load)
+    return place_objection(ask, load)
 
 
 def _all_failed(ask: Ask, fleet: FleetLoads) -> bool:

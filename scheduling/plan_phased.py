@@ -39,7 +39,7 @@ from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
 from scheduling.plan_predict import alone_step_s, decode_step_s, joining_prefill_s, phased_ttft_s, prefill_on_s
 from scheduling.plan_published import PUBLISHED
-from scheduling.plan_room import cut_candidate, phased_candidate, room_objection, slot_objection
+from scheduling.plan_room import cut_candidate, phased_candidate, place_objection
 
 REASONS_SHOWN = 4
 PIECES_AFTER = 0.25
@@ -74,12 +74,9 @@ def _first_fit(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) -> Can
 
 def objection(ask: Ask, load: Load, config: ClusterCoreConfig) -> str | None:
     """Why `load` does not pass for `ask`, in one clause with the numbers, or None."""
-    no_room = room_objection(ask, load)
-    if no_room is not None or load.idle:
-        return no_room
-    no_slot = slot_objection(ask, load)
-    if no_slot is not None:
-        return no_slot
+    no_place = place_objection(ask, load)
+    if no_place is not None or load.idle:
+        return no_place
     prefill_s = joining_prefill_s(ask, load, config.prefill_chunk)
     window_s = load.backlog_s + prefill_s + load.cost.margin_s
     ttft_s = phased_ttft_s(ask, load, prefill_s) + load.cost.margin_s
@@ -107,7 +104,7 @@ def _first_in_pieces(ask: Ask, ring: Sequence[Load], config: ClusterCoreConfig) 
         fits_a_gap = prefill_on_s(ask, load, config.prefill_chunk) <= config.max_gap_s
         if fits_a_gap and ask.waited_s < PIECES_AFTER * ask.slo.ttft_s:
             continue
-        if load.slack_s is None or room_objection(ask, load) is not None or slot_objection(ask, load) is not None:
+        if load.slack_s is None or place_objection(ask, load) is not None:
             continue
         found = cut_candidate(ask, load, config)
         if found.meets and (best is None or found.ttft_s < best.ttft_s):

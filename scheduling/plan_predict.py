@@ -8,17 +8,25 @@ from functools import lru_cache
 from contracts.views import StepCost
 from scheduling.plan_inputs import Ask, Load
 from scheduling.step_cost import predict_prefill_s, predict_step_s
-from scheduling.step_shape import prefill_s
+from scheduling.step_shape import prefill_sums
 
 MIN_CHUNKED_SHARE = 0.05
 """Share of a mixed replica's time that prefill gets even when the token budget leaves no room (overdue prompts)."""
 
 
 @lru_cache(maxsize=4096)
+def _prefill_sums(past: int, tokens: int, chunk: int) -> tuple[int, int, int]:
+    """Steps, past x chunk and chunk squared of a prompt. Remembered: a decision asks it of many replicas, and what
+    differs between them is the cost alone."""
+    return prefill_sums(past, tokens, chunk)
+
+
 def prompt_prefill_s(cost: StepCost, prompt_tokens: int, prefill_chunk: int, cached_tokens: int = 0) -> float:
     """Seconds to prefill one prompt alone, its first `cached_tokens` in the prefix cache, without margin: a decision
-    adds that once, however many prompts it is about. Remembered: one pass over pending requests asks the same often."""
-    return prefill_s(cost, cached_tokens, max(0, prompt_tokens - cached_tokens), prefill_chunk)
+    adds that once, however many prompts it is about."""
+    tokens = prompt_tokens - cached_tokens if prompt_tokens > cached_tokens else 0
+    steps, past_chunk, chunk_sq = _prefill_sums(cached_tokens, tokens, prefill_chunk)
+    return cost.a0 * steps + cost.a1 * tokens + cost.b0 * past_chunk + cost.b1 * chunk_sq
 
 
 def prefill_on_s(ask: Ask, load: Load, prefill_chunk: int) -> float:
@@ -35,8 +43,9 @@ def sharing_saves_s(cost: StepCost, tokens: int, prefill_chunk: int) -> float:
 def joining_prefill_s(ask: Ask, load: Load, prefill_chunk: int) -> float:
     """Seconds by which the prompt of `ask` prolongs what a replica has to prefill: `prefill_on_s`, or less where other
     prompts wait, with which it shares steps, or beside decodes, whose steps it rides in."""
-    alone_s = prefill_on_s(ask, load, prefill_chunk)
-    left = ask.prompt_tokens - ask.cached_on(load.replica_id)
+    cached = ask.cached.get(load.replica_id, 0) if ask.cached else 0
+    alone_s = prompt_prefill_s(load.cost, ask.prompt_tokens, prefill_chunk, cached)
+    left = ask.prompt_tokens - cached
     if load.rides:
         return alone_s - load.cost.a0 * -(-left // prefill_chunk)
     return alone_s - sharing_saves_s(load.cost, left, prefill_chunk) if load.joins else alone_s
@@ -48,6 +57,8 @@ def request_prefill_s(
     """Seconds to prefill all sequences of a request: what is not cached of the prompt once, then for each further
     sequence what is not a full block (full blocks are shared, and the last token is always computed)."""
     first_s = prompt_prefill_s(cost, prompt_tokens, prefill_chunk, cached_tokens)
+    if num_sequences == 1:
+        return first_s
     shared = (prompt_tokens - 1) // block_size * block_size
     own_s = predict_prefill_s(cost, past=shared, tokens=prompt_tokens - shared, chunk=prefill_chunk)
     return first_s + (num_sequences - 1) * own_s
@@ -122,11 +133,15 @@ def chunked_ttft_s(ask: Ask, load: Load, prefill_s: float, prefill_chunk: int) -
 
 def largest_chunk(load: Load, step_s: float, prefill_chunk: int) -> int:
     """Most prompt tokens whose step beside the running streams lasts at most `step_s` (binary search, T monotone)."""
+    beside_s, a1, b1 = load.decode_step_s, load.cost.a1, load.cost.b1
     low, high = 0, prefill_chunk
+    if beside_s + a1 + b1 > step_s:
+        return 0
+    if beside_s + high * a1 + high * high * b1 <= step_s:
+        return high
     while low < high:
         middle = (low + high + 1) // 2
-        lasts = load.decode_step_s + middle * load.cost.a1 + middle * middle * load.cost.b1
-        if lasts <= step_s:
+        if beside_s + middle * a1 + middle * middle * b1 <= step_s:
             low = middle
         else:
             high = middle - 1

@@ -42,6 +42,17 @@ def slot_objection(ask: Ask, load: Load) -> str | None:
     return None
 
 
+def place_objection(ask: Ask, load: Load) -> str | None:
+    """`room_objection`, then `slot_objection`: whether the request could run on `load` at once. The usual answer, None,
+    takes one look at the numbers."""
+    waiting = load.waiting + ask.num_sequences
+    if load.closed is None and waiting <= load.max_waiting and load.running + waiting <= load.max_running:
+        needed = blocks_needed(ask, load.block_size)
+        if needed <= load.free_blocks and needed <= load.spare_blocks:
+            return None
+    return room_objection(ask, load) or slot_objection(ask, load)
+
+
 def prompt_fits(ask: Ask, load: Load) -> bool:
     """Whether prompt and first output token fit the whole cache of the replica."""
     return ask.prompt_tokens + 1 <= load.num_blocks * load.block_size

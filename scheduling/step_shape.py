@@ -69,7 +69,12 @@ def prefill_s(cost: StepCost, past: int, tokens: int, chunk: int) -> float:
 
     Equals `scheduling.step_cost.predict_prefill_s`; that one loops over the chunks, this one runs per waiting prompt.
     """
+    steps, past_chunk, chunk_sq = prefill_sums(past, tokens, chunk)
+    return cost.a0 * steps + cost.a1 * tokens + cost.b0 * past_chunk + cost.b1 * chunk_sq
+
+
+def prefill_sums(past: int, tokens: int, chunk: int) -> tuple[int, int, int]:
+    """Of `tokens` behind `past` in chunks of `chunk`: the number of steps, past x chunk and chunk squared."""
     full, rest = divmod(tokens, chunk)
     past_chunk = chunk * (full * past + chunk * full * (full - 1) // 2) + (past + full * chunk) * rest
-    steps = full + (1 if rest else 0)
-    return cost.a0 * steps + cost.a1 * tokens + cost.b0 * past_chunk + cost.b1 * (full * chunk * chunk + rest * rest)
+    return full + (1 if rest else 0), past_chunk, full * chunk * chunk + rest * rest
