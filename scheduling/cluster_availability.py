@@ -103,15 +103,19 @@ def _why_no_pair(fleet: Fleet, open_now: list[ReplicaRecord]) -> str | None:
     return "no usable link: " + "; ".join(reasons)
 
 
-def why_too_large(asked: ClientRequestArrived, ways: Sequence[tuple[int, int]]) -> InvalidRequest | None:
-    """Why no live replica, or no pair of them, could ever take the request, or None. `ways` as `ways_to_serve` says."""
-    if not ways:
+def most_at_once(ways: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """The most KV tokens, and the most sequences, that one of `ways_to_serve` offers; None when there is no way."""
+    return (max(way[0] for way in ways), max(way[1] for way in ways)) if ways else None
+
+
+def why_too_large(asked: ClientRequestArrived, most: tuple[int, int] | None) -> InvalidRequest | None:
+    """Why no live replica, or no pair of them, could ever take the request, or None. `most` as `most_at_once` says."""
+    if most is None:
         return None
-    capacity = max(way[0] for way in ways)
+    capacity, room = most
     if asked.prompt_tokens + 1 > capacity:
         message = f"prompt of {asked.prompt_tokens} tokens exceeds the largest KV cache of {capacity} tokens"
         return InvalidRequest(message, param="prompt")
-    room = max(way[1] for way in ways)
     if asked.num_sequences > room:
         message = f"{asked.num_sequences} choices for one prompt; no replica takes more than {room} at once"
         return InvalidRequest(message, param="n")

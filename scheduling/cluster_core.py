@@ -55,6 +55,10 @@ from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_planner import FleetPlanner
 from scheduling.macro_scaling import MacroScaling
 
+# Names of their own: in Python 3.11 looking a member up in its class takes ten times as long.
+_PENDING = RequestStatus.PENDING
+_DISPATCHED = RequestStatus.DISPATCHED
+_STREAMING = RequestStatus.STREAMING
 PASSING = frozenset({Overloaded.status, Unavailable.status})
 """Refusals by a replica that another one, or the same one later, may not repeat."""
 
@@ -201,13 +205,13 @@ class ClusterCore:
 
     def _first_token(self, request_id: str) -> None:
         record = self.placement.requests.get(request_id)
-        if record is not None and record.status is RequestStatus.DISPATCHED:
+        if record is not None and record.status is _DISPATCHED:
             self._scaling.first_token(record, self.placement.fleet, self.placement.now)
-            record.move(RequestStatus.STREAMING, "first token")
+            record.move(_STREAMING, "first token")
 
     def _prefill_finished(self, request_id: str) -> None:
         record = self.placement.requests.get(request_id)
-        if record is not None and record.status is not RequestStatus.PENDING:
+        if record is not None and record.status is not _PENDING:
             self.placement.prefill_finished(record)
 
     def _reserved(self, request_id: str, sequence: int) -> None:
@@ -274,6 +278,6 @@ class ClusterCore:
             place.refuse(record, DeadlineExceeded(f"no replica could take the request within {waited_s:.1f} s"))
         limit_s = place.config.first_token_deadline_s
         for record in list(place.requests.values()):
-            if record.status is RequestStatus.DISPATCHED and place.now - record.due_from >= limit_s:
+            if record.status is _DISPATCHED and place.now - record.due_from >= limit_s:
                 place.cancel(record)
                 place.refuse(record, DeadlineExceeded(f"no first token within {limit_s:.1f} s"))

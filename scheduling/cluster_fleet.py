@@ -15,6 +15,9 @@ from scheduling.macro_instances import MacroInstance, MacroInstances
 from scheduling.macro_turns import MacroTurns
 from scheduling.plan_inputs import FleetLoads, Load
 
+# Names of their own: in Python 3.11 looking a member up in its class takes ten times as long.
+_ALTERNATING, _MIXED, _PREFILL, _DECODE = Role.ALTERNATING, Role.MIXED, Role.PREFILL, Role.DECODE
+
 
 class Fleet:
     """All live replicas by id, and their macro instances. Iteration is in order of id, so decisions are repeatable.
@@ -25,7 +28,7 @@ class Fleet:
     """
 
     def __init__(self, config: ClusterCoreConfig, decisions: FleetDecisions) -> None:
-        self._config = config
+        self._config, self._rule = config, config.rule
         self._records: dict[str, ReplicaRecord] = {}
         self._in_order: list[ReplicaRecord] | None = None
         self._census: Counter[frozenset[Role]] = Counter()
@@ -34,7 +37,7 @@ class Fleet:
         self.macro_turns = MacroTurns(
             MacroInstances(config.macro), self.get, self.closed_reason, self.touched, decisions
         )
-        self.index = FleetIndex(config.rule.level)
+        self.index = FleetIndex(self._rule.level)
         self._unsorted: set[str] = set()
         self._smallest = (-1, 0, 0)
 
@@ -65,7 +68,7 @@ class Fleet:
         """Take a replica's newer view."""
         old = record.view
         if view.role is old.role and view.draining == old.draining and view.num_blocks == old.num_blocks:
-            if view.role is Role.PREFILL and usable_links(view) != usable_links(old):
+            if view.role is _PREFILL and usable_links(view) != usable_links(old):
                 self.changes += 1
             record.report(view, now)
             return
@@ -169,25 +172,39 @@ class Fleet:
         """
         self._sort()
 
-        def is_open(name: str) -> bool:
-            return self.load(self._records[name], now, reserve_tokens).closed is None
+        records = self._records
+        looked_at: dict[str, Load] = {}
 
-        by_role: dict[Role, list[Load]] = {}
+        def is_open(name: str) -> bool:
+            load = looked_at[name] = self.load(records[name], now, reserve_tokens)
+            return load.closed is None
+
+        mixed: list[Load] = []
+        prefill: list[Load] = []
+        decode: list[Load] = []
         links = {}
-        few = () if warm is None else self.index.beside_turns(self._records, warm, is_open)
-        for record in self if warm is None else map(self._records.__getitem__, few):
+        names = (
+            [record.replica_id for record in self] if warm is None else self.index.beside_turns(records, warm, is_open)
+        )
+        for name in names:
+            record = records[name]
             role = record.view.role
-            if role is Role.ALTERNATING or (role in WHOLE and record.replica_id in avoid):
+            if role is _ALTERNATING or (role is _MIXED and name in avoid):
                 continue
-            by_role.setdefault(role, []).append(self.load(record, now, reserve_tokens))
-            if role is Role.PREFILL:
-                links[record.replica_id] = record.links
+            load = looked_at.get(name) or self.load(record, now, reserve_tokens)
+            if role is _MIXED:
+                mixed.append(load)
+            elif role is _DECODE:
+                decode.append(load)
+            else:
+                prefill.append(load)
+                links[name] = record.links
         macros = self.index.macros(self.macros, self.macro_turns.last, warm, is_open)
         return FleetLoads(
             rings=self._rings(macros, now, reserve_tokens, avoid),
-            mixed=by_role.get(Role.MIXED, ()),
-            prefill=by_role.get(Role.PREFILL, ()),
-            decode=by_role.get(Role.DECODE, ()),
+            mixed=mixed,
+            prefill=prefill,
+            decode=decode,
             links=links,
         )
 
@@ -222,7 +239,7 @@ class Fleet:
         load = record.kept_load(now, reserve_tokens)
         if load is None or load.closed is not None:
             closed = self.closed_reason(record, now)
-            load = record.load(closed, self.closes_at(record), now, reserve_tokens, self._config)
+            load = record.load(closed, self.closes_at(record), now, reserve_tokens, self._rule)
         return load
 
     def take_touched(self) -> set[str]:
@@ -236,4 +253,4 @@ class Fleet:
 
 
 def _group(role: Role) -> frozenset[Role]:
-    return WHOLE if role in WHOLE else frozenset({role})
+    return WHOLE if role is _MIXED or role is _ALTERNATING else frozenset({role})

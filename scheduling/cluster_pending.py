@@ -96,6 +96,8 @@ class PendingQueue:
 
     def waiting_before(self, record: RequestRecord) -> bool:
         """Whether a request of no lower priority waits whose key has its turn before that of `record`."""
+        if not self._records:
+            return False
         own = self._shares.account_of(record)
         accounts: dict[str, Account] = {}
         for other in self._records.values():

@@ -42,6 +42,10 @@ from scheduling.plan_reason import plan_of
 from scheduling.prefix_index import PrefixIndex
 from scheduling.role_changes import RoleChanges
 
+# Names of their own: in Python 3.11 looking a member up in its class takes ten times as long.
+_PHASED = Layout.PHASED
+_DISPATCHED = RequestStatus.DISPATCHED
+_ENDED = RequestStatus.ENDED
 LOOK_FAR_S = 1.0
 """How often the most urgent that waits is judged against all of a large fleet: not only the few likely may take it."""
 
@@ -67,6 +71,7 @@ class Placement:
         self.actions: list[ClusterAction] = []
         self.now = 0.0
         self._outputs = OutputLengths()
+        self._expected_output = self._outputs.expect(0, config.output_reserve_quantile)
         self._pass_loads: FleetLoads | None = None
         self._seen: ReplicaRecord | None = None
         self._looked_far_at = 0.0
@@ -121,7 +126,7 @@ class Placement:
         if self.turns.too_much(record, self.now):
             return False
         ask = self._ask(record, yields)
-        seen = None if self._seen is None else self.fleet.load(self._seen, self.now, self._expected_output())
+        seen = None if self._seen is None else self.fleet.load(self._seen, self.now, self._expected_output)
         if seen is not None and not may_take(ask, seen, self.config):
             return False
         shared = not (record.avoid or record.asked.prefix or far)
@@ -226,7 +231,7 @@ class Placement:
         self._leave_replicas(record)
         self.shares.left(record, self.now)
         self.turns.looked_at(self.now)
-        record.move(RequestStatus.ENDED, why)
+        record.move(_ENDED, why)
         del self.requests[record.request_id]
 
     def learn(self, record: RequestRecord, outcome: Outcome) -> None:
@@ -238,6 +243,7 @@ class Placement:
             if plan is not None and record.dispatches == 1:
                 self.accuracy.observe(plan, outcome)
             self._outputs.observe(outcome.output_tokens // max(1, record.asked.num_sequences))
+            self._expected_output = self._outputs.expect(0, self.config.output_reserve_quantile)
 
     def why_unservable(self, record: RequestRecord) -> str | None:
         """Why waiting cannot help the request: no replica is left that could serve it as demanded. Else None."""
@@ -253,15 +259,12 @@ class Placement:
 
     def _loads(self, record: RequestRecord, far: bool = False) -> FleetLoads:
         if far:
-            return self.fleet.loads(self.now, self._expected_output(), record.avoid)
-        return loads_for(record, self.fleet, self.prefixes, self.now, self._expected_output())
-
-    def _expected_output(self) -> int:
-        return self._outputs.expect(0, self.config.output_reserve_quantile)
+            return self.fleet.loads(self.now, self._expected_output, record.avoid)
+        return loads_for(record, self.fleet, self.prefixes, self.now, self._expected_output)
 
     def _ask(self, record: RequestRecord, yields: bool = False) -> Ask:
         cached = self.prefixes.cached_for(record)
-        return ask_of(record, self.now, self._expected_output(), cached, self.config, yields=yields)
+        return ask_of(record, self.now, self._expected_output, cached, self.config, yields=yields)
 
     def _dispatch(self, record: RequestRecord, ask: Ask, found: Candidate) -> None:
         target = self.fleet.get(found.load.replica_id)
@@ -274,10 +277,10 @@ class Placement:
         self.counts[found.layout.value] += 1
         self.counts["best_effort"] += found.best_effort
         self.counts["fallbacks"] += found.fallback is not None
-        record.move(RequestStatus.DISPATCHED, f"to {target.replica_id}")
+        record.move(_DISPATCHED, f"to {target.replica_id}")
         record.replica_id = target.replica_id
         record.prefill_replica_id = None if giver is None else giver.replica_id
-        if found.layout is Layout.PHASED:
+        if found.layout is _PHASED:
             found = msgspec.structs.replace(found, switch_wait_s=target.switch_wait_s(record))
             self.fleet.macro_turns.take(target, self.now)
         here, elsewhere = legs_of(record, ask, target, giver, self.config)
@@ -286,7 +289,7 @@ class Placement:
         if giver is not None and elsewhere is not None:
             giver.announce(elsewhere)
         plan = plan_of(ask, found, self.config.admission)
-        if found.layout is Layout.PHASED:
+        if found.layout is _PHASED:
             self.actions.append(grant(target, self.now, self.config))
         self.actions.append(Dispatch(record.request_id, plan, here.submit_index))
         self.decisions.decide(record, self.now, plan=plan)

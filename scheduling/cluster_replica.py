@@ -11,14 +11,19 @@ import msgspec
 from contracts.handoff import LinkView
 from contracts.phase import Phase, Role
 from contracts.views import ReplicaIdentity, ReplicaView
-from scheduling.admission_rules import Budget
+from scheduling.admission_rules import AdmissionRule, Budget
 from scheduling.cluster_requests import Leg, RequestRecord
 from scheduling.config import ClusterCoreConfig
 from scheduling.on_its_way import OnItsWay, on_its_way
 from scheduling.plan_inputs import Load, Turn
 from scheduling.plan_slack import allowed_slack_s
 
-WHOLE = frozenset({Role.ALTERNATING, Role.MIXED})
+# Names of their own: in Python 3.11 looking a member up in its class takes ten times as long.
+_ALTERNATING = Role.ALTERNATING
+_MIXED = Role.MIXED
+_PREFILL_PHASE = Phase.PREFILL
+_PREFILL_FIRST = Budget.PREFILL_FIRST
+WHOLE = frozenset({_ALTERNATING, _MIXED})
 """Roles of replicas that are there to serve requests whole."""
 POOLS = frozenset({Role.PREFILL, Role.DECODE})
 """Roles of replicas that hand KV over."""
@@ -65,7 +70,8 @@ class ReplicaRecord:
     @property
     def serves_whole(self) -> bool:
         """Whether its role is to serve requests whole."""
-        return self.view.role in WHOLE
+        role = self.view.role
+        return role is _MIXED or role is _ALTERNATING
 
     @property
     def draining(self) -> bool:
@@ -75,8 +81,10 @@ class ReplicaRecord:
     @property
     def becomes(self) -> Role | None:
         """The role that it was told to have, if that is not for what it is given to do now."""
-        wanted, role = self.wanted_role, self.view.role
-        return None if wanted is None or wanted is role or {wanted, role} <= WHOLE else wanted
+        if (wanted := self.wanted_role) is None:
+            return None
+        role = self.view.role
+        return None if wanted is role or {wanted, role} <= WHOLE else wanted
 
     @property
     def backlog_s(self) -> float:
@@ -133,7 +141,8 @@ class ReplicaRecord:
             if record.best_effort:
                 self.forced_at = now + (self.backlog_s + leg.prefill_s) / config.forced_share
             self.window[record.request_id] = math.inf if record.best_effort else record.ttft_deadline_at
-            self._count_in_turn(leg, now)
+            if self.view.role is _ALTERNATING:
+                self._count_in_turn(leg, now)
         self.announce(leg)
         leg.submit_index = self.next_submit_index()
 
@@ -188,11 +197,12 @@ class ReplicaRecord:
         later = (self.placed[name] for name, ends_at in self.window.items() if ends_at > due_at)
         return sum(leg.prefill_s for leg in later if not leg.record.prefill_finished)
 
-    def load(self, closed: str | None, valid_until: float, now: float, reserve: int, config: ClusterCoreConfig) -> Load:
+    def load(self, closed: str | None, valid_until: float, now: float, reserve: int, rule: AdmissionRule) -> Load:
         """What placement sees of this replica. Kept while nothing changes, until `valid_until` (when it would close)
-        or the end of its window. `reserve` is the output length expected, in tokens."""
+        or the end of its window. `reserve` is the output length expected, in tokens. Windows are those of replicas that
+        take turns."""
         if closed is not None or (kept := self.kept_load(now, reserve)) is None:
-            kept = self._load = self._new_load(closed, now, reserve, config)
+            kept = self._load = self._new_load(closed, now, reserve, rule)
             due_at = kept.window_due_at
             self._load_until = valid_until if due_at is None else min(valid_until, due_at)
             self._load_reserve = reserve
@@ -215,13 +225,14 @@ class ReplicaRecord:
         """KV blocks that a running stream still takes: it is taken to be half-way on average."""
         return -(-reserve // (2 * self.view.block_size))
 
-    def _new_load(self, closed: str | None, now: float, reserve: int, config: ClusterCoreConfig) -> Load:
-        view, sent, rule = self.view, self.on_its_way, config.rule
+    def _new_load(self, closed: str | None, now: float, reserve: int, rule: AdmissionRule) -> Load:
+        view, sent, identity = self.view, self.on_its_way, self.identity
+        alternates = view.role is _ALTERNATING
         tightest_s = allowed_slack_s(view, 0.0)
         free_blocks = self.free_blocks
-        layout = self.identity.fingerprint.layout
+        layout = identity.fingerprint.layout
         return Load(
-            replica_id=self.replica_id,
+            replica_id=identity.replica_id,
             role=view.role,
             cost=view.cost,
             backlog_s=sent.backlog_s,
@@ -234,29 +245,29 @@ class ReplicaRecord:
             spare_blocks=free_blocks - view.running * self._growth_blocks(reserve),
             num_blocks=view.num_blocks,
             block_size=view.block_size,
-            max_running=self.identity.max_running,
-            max_waiting=self.identity.max_waiting,
-            window_due_at=self._window_due_at(now),
+            max_running=identity.max_running,
+            max_waiting=identity.max_waiting,
+            window_due_at=self._window_due_at(now) if alternates else None,
             forced_at=self.forced_at,
             closed=closed,
             viewed_at=self.view_at,
-            incarnation=self.identity.incarnation,
+            incarnation=identity.incarnation,
             waiting_tokens=view.waiting_tokens + sent.tokens,
             sending=view.sending,
             kv_bytes_per_token=layout.bytes_per_token,
             num_layers=layout.num_layers,
             macro_instance=self.macro_instance,
-            window_s=sum([self.placed[name].prefill_s for name in self.window]),
+            window_s=sum([self.placed[name].prefill_s for name in self.window]) if alternates else 0.0,
             turn=self.turn,
             starved_s=view.starved_s,
             joins=sent.joins,
-            step_left_s=view.decode_step_s / 2 if view.running and view.phase is not Phase.PREFILL else 0.0,
-            rides=view.role is Role.MIXED and view.running > 0 and rule.budget is not Budget.PREFILL_FIRST,
+            step_left_s=view.decode_step_s / 2 if view.running and view.phase is not _PREFILL_PHASE else 0.0,
+            rides=view.role is _MIXED and view.running > 0 and rule.budget is not _PREFILL_FIRST,
         )
 
     def _window_due_at(self, now: float) -> float | None:
         """When the earliest target of the window ends. One already missed, or given up, protects nothing."""
-        due = [due_at for due_at in self.window.values() if now < due_at < math.inf] if self.window else []
+        due = [due_at for due_at in self.window.values() if now < due_at < math.inf]
         if self.switch_due_at is not None and self.switch_due_at > now:
             due.append(self.switch_due_at)
         return min(due, default=None)

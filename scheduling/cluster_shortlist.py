@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contracts.cluster_io import ClientRequestArrived
+from contracts.cluster_io import ClientRequestArrived, OnUnavailable
 from contracts.errors import InvalidRequest
 from contracts.phase import Layout, Role
 from scheduling.cluster_availability import (
     demanded_layout,
     may_fall_back,
+    most_at_once,
     ways_to_serve,
     why_request_unservable,
     why_too_large,
@@ -22,6 +23,9 @@ from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Load
 from scheduling.plan_room import place_objection
 from scheduling.prefix_index import PrefixIndex
 
+# Names of their own: in Python 3.11 looking a member up in its class takes ten times as long.
+_MIXED, _ALTERNATING, _DECODE = Role.MIXED, Role.ALTERNATING, Role.DECODE
+
 
 def loads_for(
     record: RequestRecord, fleet: Fleet, prefixes: PrefixIndex, now: float, reserve_tokens: int
@@ -35,15 +39,18 @@ def loads_for(
 
 def may_take(ask: Ask, load: Load, config: ClusterCoreConfig) -> bool:
     """Whether a plan for `ask` could have a part for this replica; no is certain, and far cheaper than a plan."""
-    match load.role:
-        case Role.ALTERNATING:
-            return isinstance(plan_request(ask, FleetLoads(rings=((load,),)), config), Candidate)
-        case Role.MIXED:
-            return isinstance(plan_request(ask, FleetLoads(mixed=(load,)), config), Candidate)
-        case Role.DECODE:
-            return place_objection(ask, load) is None
-        case Role.PREFILL:
-            return load.closed is None and (load.waiting <= LATE_PROMPTS or load.backlog_s <= ask.ttft_left_s)
+    role = load.role
+    if role is _MIXED:
+        return isinstance(plan_request(ask, FleetLoads(mixed=(load,)), config), Candidate)
+    if role is _ALTERNATING:
+        return isinstance(plan_request(ask, FleetLoads(rings=((load,),)), config), Candidate)
+    if role is _DECODE:
+        return place_objection(ask, load) is None
+    return load.closed is None and (load.waiting <= LATE_PROMPTS or load.backlog_s <= ask.ttft_left_s)
+
+
+_Demand = tuple[Layout | None, OnUnavailable | None]
+"""What a request demands beside the deployment's settings."""
 
 
 class Servable:
@@ -52,8 +59,8 @@ class Servable:
     def __init__(self, fleet: Fleet, config: ClusterCoreConfig) -> None:
         self._fleet = fleet
         self._config = config
-        self._why_not: dict[tuple[Layout | None, bool], str | None] = {}
-        self._ways: dict[tuple[Layout | None, bool], list[tuple[int, int]]] = {}
+        self._why_not: dict[_Demand, str | None] = {}
+        self._most: dict[_Demand, tuple[int, int] | None] = {}
         self._known_of = -1
 
     def why_not(self, asked: ClientRequestArrived) -> str | None:
@@ -69,11 +76,12 @@ class Servable:
     def too_large(self, asked: ClientRequestArrived) -> InvalidRequest | None:
         """Why no live replica could ever take the request, or None."""
         key = self._key(asked)
-        if key not in self._ways:
-            self._ways[key] = sorted(set(ways_to_serve(self._fleet, *key)))
-        return why_too_large(asked, self._ways[key])
+        if key not in self._most:
+            layout, falls_back = demanded_layout(asked.layout, self._config), may_fall_back(asked, self._config)
+            self._most[key] = most_at_once(ways_to_serve(self._fleet, layout, falls_back))
+        return why_too_large(asked, self._most[key])
 
-    def _key(self, asked: ClientRequestArrived) -> tuple[Layout | None, bool]:
+    def _key(self, asked: ClientRequestArrived) -> _Demand:
         if self._known_of != self._fleet.changes:
-            self._known_of, self._why_not, self._ways = self._fleet.changes, {}, {}
-        return demanded_layout(asked.layout, self._config), may_fall_back(asked, self._config)
+            self._known_of, self._why_not, self._most = self._fleet.changes, {}, {}
+        return asked.layout, asked.on_unavailable

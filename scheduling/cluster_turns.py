@@ -8,7 +8,6 @@ from scheduling.cluster_requests import RequestRecord
 from scheduling.config import ClusterCoreConfig
 from scheduling.fair_share import FairShares
 from scheduling.plan_inputs import Ask, Candidate
-from scheduling.plan_predict import decode_step_s
 from scheduling.prefill_capacity import PrefillCapacity
 
 
@@ -45,7 +44,7 @@ class Turns:
         """Charge the key of a request that is sent out: its output is predicted to take its part of each step."""
         streams = found.load.running + found.load.waiting + ask.num_sequences
         tokens = ask.num_sequences * min(ask.reserve_tokens, record.asked.max_tokens)
-        self.shares.placed(record, decode_step_s(ask, found.load) / streams, tokens)
+        self.shares.placed(record, found.tpot_s / streams, tokens)
 
     def prefilled(self, record: RequestRecord, now: float) -> None:
         """Nothing of it is left to prefill."""

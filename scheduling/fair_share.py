@@ -159,8 +159,10 @@ class FairShares:
 
     def is_over(self, record: RequestRecord, num_open: int, now: float) -> bool:
         """Whether its key holds more than its part of what replicas have still to prefill, while that is much."""
+        if len(self.accounts) < 2:
+            return False
         own = self.account_of(record)
-        if own.backlog_s <= 0.0 or len(self.accounts) < 2:
+        if own.backlog_s <= 0.0:
             return False
         others = [a for a in self.accounts.values() if a is not own and self._is_there(a, now)]
         if not others:
@@ -216,7 +218,7 @@ class FairShares:
 
     def _level(self) -> float:
         """What the least served key that is there has used; while none is, what it was last."""
-        used = min((a.used_s for a in self.accounts.values() if a.unfinished > 0), default=self._level_s)
+        used = min([a.used_s for a in self.accounts.values() if a.unfinished > 0], default=self._level_s)
         self._level_s = max(self._level_s, used)
         return self._level_s
 

@@ -37,6 +37,8 @@ USUAL_PROMPT = 512
 GIVERS_ASKED = 64
 """So many prefill replicas are asked for a link to one of the decode replicas that come into question."""
 
+# Names of their own: in Python 3.11 looking a member up in its class takes ten times as long.
+_ALTERNATING, _MIXED, _PREFILL, _DECODE = Role.ALTERNATING, Role.MIXED, Role.PREFILL, Role.DECODE
 _Entry = tuple[float, float, str]
 
 
@@ -100,8 +102,8 @@ class FleetIndex:
     ) -> list[str]:
         """Mixed, prefill and decode replicas that come into question, in order of id within each role. `warm` have
         most of the prompt cached; `is_open` says whether one takes work now."""
-        takers = self._few(Role.DECODE, warm, is_open)
-        return [*self._few(Role.MIXED, warm, is_open), *self._givers(takers, records, warm, is_open), *takers]
+        takers = self._few(_DECODE, warm, is_open)
+        return [*self._few(_MIXED, warm, is_open), *self._givers(takers, records, warm, is_open), *takers]
 
     def macros(
         self,
@@ -112,16 +114,16 @@ class FleetIndex:
     ) -> list[MacroInstance]:
         """The macro instances that come into question (without `warm`: all), that which took the last request (`last`)
         first."""
-        roomy, soon = self._roomy[Role.ALTERNATING], self._soon[Role.ALTERNATING]
+        roomy, soon = self._roomy[_ALTERNATING], self._soon[_ALTERNATING]
         found = [] if last is None else [last]
         if warm is None or len(roomy) <= LIST_ALL:
             return found + [macro for macro in macros if macro is not last]
         most = len(found) + RINGS
-        for name in islice(filter(is_open, map(_name, roomy)), ROOMIEST * RINGS):
+        for name in _first(roomy, ROOMIEST * RINGS, is_open):
             if len(found) == most:
                 break
             _note(macros.of(name), found)
-        for name in (*islice(filter(is_open, map(_name, soon)), 1), *self._of_role(Role.ALTERNATING, warm)):
+        for name in (*_first(soon, 1, is_open), *self._of_role(_ALTERNATING, warm)):
             _note(macros.of(name), found)
         return found
 
@@ -129,9 +131,9 @@ class FleetIndex:
         roomy = self._roomy[role]
         if len(roomy) <= LIST_ALL:
             return sorted(map(_name, roomy))
-        names = set(islice(filter(is_open, map(_name, roomy)), ROOMIEST))
-        names.update(islice(filter(is_open, map(_name, self._soon[role])), SOONEST))
-        names.update(self._of_role(role, warm))
+        names = {*_first(roomy, ROOMIEST, is_open), *_first(self._soon[role], SOONEST, is_open)}
+        if warm:
+            names.update(self._of_role(role, warm))
         return sorted(names or map(_name, roomy))
 
     def _givers(
@@ -142,12 +144,12 @@ class FleetIndex:
         is_open: Callable[[str], bool],
     ) -> list[str]:
         """Of many prefill replicas those with a link to one of `takers`; all where none is found soon."""
-        roomy = self._roomy[Role.PREFILL]
+        roomy = self._roomy[_PREFILL]
         if len(roomy) <= LIST_ALL:
             return sorted(map(_name, roomy))
-        asked = islice(filter(is_open, map(_name, roomy)), GIVERS_ASKED)
+        asked = _first(roomy, GIVERS_ASKED, is_open)
         linked = (name for name in asked if any(taker in records[name].links for taker in takers))
-        names = {*self._of_role(Role.PREFILL, warm), *islice(linked, ROOMIEST)}
+        names = {*self._of_role(_PREFILL, warm), *islice(linked, ROOMIEST)}
         return sorted(names or map(_name, roomy))
 
     def _of_role(self, role: Role, names: Sequence[str]) -> list[str]:
@@ -173,10 +175,10 @@ def room_s(record: ReplicaRecord, level: float | None) -> float:
     waiting = view.waiting + record.on_its_way.sequences
     taken = view.running + waiting
     busy = taken > 0
-    full = record.free_blocks <= 0 or (view.role is not Role.PREFILL and taken >= record.identity.max_running)
+    full = record.free_blocks <= 0 or (view.role is not _PREFILL and taken >= record.identity.max_running)
     if (busy and full) or waiting >= record.identity.max_waiting:
         return -math.inf
-    slack_s = allowed_slack_s(view, level) if view.role is Role.ALTERNATING else None
+    slack_s = allowed_slack_s(view, level) if view.role is _ALTERNATING else None
     return (NO_STREAM_S if slack_s is None else slack_s) - record.backlog_s
 
 
@@ -187,6 +189,17 @@ def _keys_of(record: ReplicaRecord, level: float | None) -> _Keys:
     view = record.view
     roomy = (-room_s(record, level), view.decode_step_s, name)
     return _Keys(view.role, roomy, (forced_at, record.backlog_s, name), view.cost)
+
+
+def _first(entries: list[_Entry], count: int, is_open: Callable[[str], bool]) -> list[str]:
+    """The first that are open, in order."""
+    names: list[str] = []
+    for _, _, name in entries:
+        if is_open(name):
+            names.append(name)
+            if len(names) == count:
+                break
+    return names
 
 
 def _note(macro: MacroInstance | None, found: list[MacroInstance]) -> None:

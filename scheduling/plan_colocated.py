@@ -14,6 +14,9 @@ from scheduling.plan_inputs import Ask, Candidate, Load
 from scheduling.plan_predict import chunked_ttft_s, decode_step_s, joining_prefill_s, meets_targets
 from scheduling.plan_room import place_objection, room_objection
 
+# Names of their own: in Python 3.11 looking a member up in its class takes ten times as long.
+_MIXED = Role.MIXED
+_DEADLINE = Budget.DEADLINE
 REASONS_SHOWN = 4
 
 
@@ -27,7 +30,7 @@ def plan_colocated(ask: Ask, mixed: Sequence[Load], config: ClusterCoreConfig) -
     if not mixed:
         return "no mixed replica"
     rule = config.rule
-    if rule.never_pending and all(load.role is Role.MIXED for load in mixed):
+    if rule.never_pending and all(load.role is _MIXED for load in mixed):
         return _least_loaded(ask, mixed, config)
     cheapest: Load | None = None
     soonest: Load | None = None
@@ -36,14 +39,17 @@ def plan_colocated(ask: Ask, mixed: Sequence[Load], config: ClusterCoreConfig) -
     for load in mixed:
         why_not = place_objection(ask, load)
         if why_not is None:
-            prefill_s, ttft_s, tpot_s = _predicted(ask, load, rule, config)
+            prefill_s = joining_prefill_s(ask, load, config.prefill_chunk)
+            tpot_s = decode_step_s(ask, load)
+            # When the request is expected to end there counts too. By the cost to others alone a replica with the
+            # prompt in its cache, where prefill costs next to nothing, would get every such request however crowded.
+            cost_s, decodes_s = prefill_s * (1 + load.running), tpot_s * ask.reserve_tokens
+            if cost_s + (ask.waited_s + (load.backlog_s + prefill_s) + decodes_s) >= least_s:
+                continue  # even undisturbed it would not be cheaper
+            ttft_s = mixed_ttft_s(ask, load, prefill_s, rule, config)
             if meets_targets(ask, load, ttft_s, tpot_s):
-                # When the request is expected to end there counts too. By the cost to others alone a replica with the
-                # prompt in its cache, where prefill costs next to nothing, would get every such request however
-                # crowded it is.
-                weighed_s = prefill_s * (1 + load.running) + (ttft_s + tpot_s * ask.reserve_tokens)
-                if cheapest is None or weighed_s < least_s:
-                    cheapest, least_s = load, weighed_s
+                if cost_s + (ttft_s + decodes_s) < least_s:
+                    cheapest, least_s = load, cost_s + (ttft_s + decodes_s)
                 continue
             if load.waiting == 0:
                 if soonest is None or ttft_s < least_ttft_s:
@@ -62,19 +68,17 @@ def _least_loaded(ask: Ask, mixed: Sequence[Load], config: ClusterCoreConfig) ->
     able = [load for load in mixed if room_objection(ask, load) is None]
     if not able:
         return "; ".join([f"{load.replica_id}: {room_objection(ask, load)}" for load in mixed[:REASONS_SHOWN]])
-    best = min(able, key=lambda load: _predicted(ask, load, rule, config)[1])
+    best = min(able, key=lambda load: _ttft_s(ask, load, rule, config))
     return msgspec.structs.replace(colocated_candidate(ask, best, config), settled=True)
 
 
-def _predicted(ask: Ask, load: Load, rule: AdmissionRule, config: ClusterCoreConfig) -> tuple[float, float, float]:
-    """Prefill, TTFT from arrival and TPOT on one replica, in seconds."""
-    prefill_s = joining_prefill_s(ask, load, config.prefill_chunk)
-    return prefill_s, mixed_ttft_s(ask, load, prefill_s, rule, config), decode_step_s(ask, load)
+def _ttft_s(ask: Ask, load: Load, rule: AdmissionRule, config: ClusterCoreConfig) -> float:
+    return mixed_ttft_s(ask, load, joining_prefill_s(ask, load, config.prefill_chunk), rule, config)
 
 
 def mixed_ttft_s(ask: Ask, load: Load, prefill_s: float, rule: AdmissionRule, config: ClusterCoreConfig) -> float:
     """TTFT from arrival by the rule that mixed replicas follow. Steps of `sarathi(n)` carry the decodes and fill up."""
-    if rule.budget is Budget.DEADLINE or load.role is not Role.MIXED:
+    if rule.budget is _DEADLINE or load.role is not _MIXED:
         return chunked_ttft_s(ask, load, prefill_s, config.prefill_chunk)
     work_s = load.backlog_s + prefill_s
     if rule.budget is Budget.PREFILL_FIRST:
@@ -89,7 +93,9 @@ def mixed_ttft_s(ask: Ask, load: Load, prefill_s: float, rule: AdmissionRule, co
 
 def colocated_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Candidate:
     """The colocated plan on one replica, with its prediction and cost."""
-    prefill_s, ttft_s, tpot_s = _predicted(ask, load, config.rule, config)
+    prefill_s = joining_prefill_s(ask, load, config.prefill_chunk)
+    ttft_s = mixed_ttft_s(ask, load, prefill_s, config.rule, config)
+    tpot_s = decode_step_s(ask, load)
     tightest_s = load.tightest_slack_s
     return Candidate(
         layout=Layout.COLOCATED,

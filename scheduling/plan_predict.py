@@ -132,17 +132,17 @@ def chunked_ttft_s(ask: Ask, load: Load, prefill_s: float, prefill_chunk: int) -
 
 
 def largest_chunk(load: Load, step_s: float, prefill_chunk: int) -> int:
-    """Most prompt tokens whose step beside the running streams lasts at most `step_s` (binary search, T monotone)."""
+    """Most prompt tokens whose step beside the running streams lasts at most `step_s`: the root of the quadratic, moved
+    to where the predicted time itself says so."""
     beside_s, a1, b1 = load.decode_step_s, load.cost.a1, load.cost.b1
-    low, high = 0, prefill_chunk
     if beside_s + a1 + b1 > step_s:
         return 0
-    if beside_s + high * a1 + high * high * b1 <= step_s:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if beside_s + middle * a1 + middle * middle * b1 <= step_s:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    if beside_s + prefill_chunk * a1 + prefill_chunk * prefill_chunk * b1 <= step_s:
+        return prefill_chunk
+    spare_s = step_s - beside_s
+    chunk = int(2.0 * spare_s / (a1 + math.sqrt(a1 * a1 + 4.0 * b1 * spare_s)))
+    while beside_s + chunk * a1 + chunk * chunk * b1 > step_s:
+        chunk -= 1
+    while beside_s + (chunk + 1) * a1 + (chunk + 1) * (chunk + 1) * b1 <= step_s:
+        chunk += 1
+    return chunk

@@ -17,6 +17,8 @@ def allowed_slack_s(view: ReplicaView, level: float | None) -> float | None:
         return None
     if level is None:
         return view.slack_mean_s
+    if level == 0.0:
+        return view.slack_quantiles_s[0]
     return interpolated_quantile(view.slack_quantiles_s, level)
 
 
