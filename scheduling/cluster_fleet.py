@@ -183,10 +183,7 @@ class Fleet:
         prefill: list[Load] = []
         decode: list[Load] = []
         links = {}
-        names = (
-            [record.replica_id for record in self] if warm is None else self.index.beside_turns(records, warm, is_open)
-        )
-        for name in names:
+        for name in [r.replica_id for r in self] if warm is None else self.index.beside_turns(records, warm, is_open):
             record = records[name]
             role = record.view.role
             if role is _ALTERNATING or (role is _MIXED and name in avoid):

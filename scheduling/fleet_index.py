@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from itertools import islice
 
@@ -119,11 +119,11 @@ class FleetIndex:
         if warm is None or len(roomy) <= LIST_ALL:
             return found + [macro for macro in macros if macro is not last]
         most = len(found) + RINGS
-        for name in _first(roomy, ROOMIEST * RINGS, is_open):
+        for name in islice(_open(roomy, is_open), ROOMIEST * RINGS):
             if len(found) == most:
                 break
             _note(macros.of(name), found)
-        for name in (*_first(soon, 1, is_open), *self._of_role(_ALTERNATING, warm)):
+        for name in (*islice(_open(soon, is_open), 1), *self._of_role(_ALTERNATING, warm)):
             _note(macros.of(name), found)
         return found
 
@@ -131,7 +131,7 @@ class FleetIndex:
         roomy = self._roomy[role]
         if len(roomy) <= LIST_ALL:
             return sorted(map(_name, roomy))
-        names = {*_first(roomy, ROOMIEST, is_open), *_first(self._soon[role], SOONEST, is_open)}
+        names = {*islice(_open(roomy, is_open), ROOMIEST), *islice(_open(self._soon[role], is_open), SOONEST)}
         if warm:
             names.update(self._of_role(role, warm))
         return sorted(names or map(_name, roomy))
@@ -147,7 +147,7 @@ class FleetIndex:
         roomy = self._roomy[_PREFILL]
         if len(roomy) <= LIST_ALL:
             return sorted(map(_name, roomy))
-        asked = _first(roomy, GIVERS_ASKED, is_open)
+        asked = islice(_open(roomy, is_open), GIVERS_ASKED)
         linked = (name for name in asked if any(taker in records[name].links for taker in takers))
         names = {*self._of_role(_PREFILL, warm), *islice(linked, ROOMIEST)}
         return sorted(names or map(_name, roomy))
@@ -191,15 +191,8 @@ def _keys_of(record: ReplicaRecord, level: float | None) -> _Keys:
     return _Keys(view.role, roomy, (forced_at, record.backlog_s, name), view.cost)
 
 
-def _first(entries: list[_Entry], count: int, is_open: Callable[[str], bool]) -> list[str]:
-    """The first that are open, in order."""
-    names: list[str] = []
-    for _, _, name in entries:
-        if is_open(name):
-            names.append(name)
-            if len(names) == count:
-                break
-    return names
+def _open(entries: list[_Entry], is_open: Callable[[str], bool]) -> Iterator[str]:
+    return (entry[2] for entry in entries if is_open(entry[2]))
 
 
 def _note(macro: MacroInstance | None, found: list[MacroInstance]) -> None:

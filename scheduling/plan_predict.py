@@ -140,7 +140,7 @@ def largest_chunk(load: Load, step_s: float, prefill_chunk: int) -> int:
     if beside_s + prefill_chunk * a1 + prefill_chunk * prefill_chunk * b1 <= step_s:
         return prefill_chunk
     spare_s = step_s - beside_s
-    chunk = int(2.0 * spare_s / (a1 + math.sqrt(a1 * a1 + 4.0 * b1 * spare_s)))
+    chunk = int(2.0 * spare_s / (a1 + math.sqrt(a1 * a1 + 4.0 * b1 * spare_s))) if spare_s > 0.0 else 0
     while beside_s + chunk * a1 + chunk * chunk * b1 > step_s:
         chunk -= 1
     while beside_s + (chunk + 1) * a1 + (chunk + 1) * (chunk + 1) * b1 <= step_s:
