@@ -207,9 +207,10 @@ class Fleet:
 
     def _sort(self) -> None:
         """Bring the index up to date."""
-        for replica_id in self._unsorted | self.touched:
-            self.index.update(replica_id, self._records.get(replica_id))
-        self._unsorted.clear()
+        changed = self._unsorted | self.touched
+        if changed:
+            self.index.update({replica_id: self._records.get(replica_id) for replica_id in changed})
+            self._unsorted.clear()
 
     def holds_anywhere(self, tokens: int, sequences: int) -> bool:
         """Whether every replica could take a request of that size, were it empty: else all are to be looked at."""

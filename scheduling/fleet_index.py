@@ -34,6 +34,8 @@ RINGS = 2
 WARM = 4
 NO_STREAM_S = 1e6
 USUAL_PROMPT = 512
+SORT_ANEW = 4
+"""When more than one of so many replicas has changed, all are sorted anew."""
 GIVERS_ASKED = 64
 """So many prefill replicas are asked for a link to one of the decode replicas that come into question."""
 
@@ -64,8 +66,28 @@ class FleetIndex:
         self._fast_keys: dict[str, _Entry] = {}
         self._unranked: set[str] = set()
 
-    def update(self, replica_id: str, record: ReplicaRecord | None) -> None:
-        """Something has changed about a replica; None: it is gone."""
+    def update(self, changed: Mapping[str, ReplicaRecord | None]) -> None:
+        """Something has changed about these replicas; None: it is gone."""
+        if len(changed) * SORT_ANEW > len(self._keys):
+            self._sort_anew(changed)
+            return
+        for replica_id, record in changed.items():
+            self._update(replica_id, record)
+
+    def _sort_anew(self, changed: Mapping[str, ReplicaRecord | None]) -> None:
+        """For many at once, as when a fleet comes up."""
+        self._unranked.update(changed)
+        for replica_id, record in changed.items():
+            if record is None:
+                self._keys.pop(replica_id, None)
+            else:
+                self._keys[replica_id] = _keys_of(record, self._level)
+        for role in Role:
+            keys = [keys for keys in self._keys.values() if keys.role is role]
+            self._roomy[role] = sorted([key.roomy for key in keys])
+            self._soon[role] = sorted([key.soon for key in keys])
+
+    def _update(self, replica_id: str, record: ReplicaRecord | None) -> None:
         old = self._keys.pop(replica_id, None)
         new = None if record is None else _keys_of(record, self._level)
         self._unranked.add(replica_id)
