@@ -234,7 +234,7 @@ class ClusterCore:
         avoid = frozenset({event.replica_id})
         if broken:
             place.counts["handoff_failures"] += 1
-            avoid = place.note_broken(record, event.replica_id)
+            avoid = record.note_broken(event.replica_id)
         if (
             is_final(place, record, event.tokens_sent, broken)
             or event.error.status not in PASSING
@@ -277,7 +277,12 @@ class ClusterCore:
             self._scaling.gave_up(record, place.now)
             place.refuse(record, DeadlineExceeded(f"no replica could take the request within {waited_s:.1f} s"))
         limit_s = place.config.first_token_deadline_s
-        for record in list(place.requests.values()):
+        overdue = []
+        for record in place.requests.values():
+            if place.now - record.arrived_at < limit_s:
+                break  # they are in order of arrival
             if record.status is _DISPATCHED and place.now - record.due_from >= limit_s:
-                place.cancel(record)
-                place.refuse(record, DeadlineExceeded(f"no first token within {limit_s:.1f} s"))
+                overdue.append(record)
+        for record in overdue:
+            place.cancel(record)
+            place.refuse(record, DeadlineExceeded(f"no first token within {limit_s:.1f} s"))

@@ -19,5 +19,7 @@ def request_drain(place: Placement, replica_id: str) -> None:
 
 def repeated_drains(place: Placement) -> list[ClusterAction]:
     """What was said and perhaps not heard."""
+    if not place.fleet.any_draining:
+        return []
     asked = (record for record in place.fleet if record.drain_requested and not record.view.draining)
     return [DrainReplica(record.replica_id) for record in asked]

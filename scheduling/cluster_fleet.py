@@ -57,7 +57,9 @@ class Fleet:
     def join(self, identity: ReplicaIdentity, view: ReplicaView, now: float) -> None:
         """Add a replica. It must not be there."""
         assert identity.replica_id not in self._records
-        joined = ReplicaRecord(identity, view, now, view.acked_submit_index, touched=self.touched)
+        joined = ReplicaRecord(
+            identity, view, now, view.acked_submit_index, touched=self.touched, unsorted=self._unsorted
+        )
         if view.lease_left_s > 0:  # it was lost, and its process was not: what it may still do is to be withdrawn
             joined.lease_until = now + view.lease_left_s
         self._records[identity.replica_id] = joined
@@ -89,6 +91,7 @@ class Fleet:
             return None
         self._in_order = None
         self.touched.add(replica_id)
+        self._unsorted.add(replica_id)
         self._leave(dropped)
         self.macro_turns.leave(dropped, now)
         return dropped
@@ -131,6 +134,11 @@ class Fleet:
     def macros(self) -> MacroInstances:
         """Every alternating replica that takes turns is in one of them."""
         return self.macro_turns.macros
+
+    @property
+    def any_draining(self) -> bool:
+        """Whether any of them leaves, or is to leave."""
+        return self._census.total() < len(self._records)
 
     @property
     def num_open(self) -> int:
@@ -207,9 +215,8 @@ class Fleet:
 
     def _sort(self) -> None:
         """Bring the index up to date."""
-        changed = self._unsorted | self.touched
-        if changed:
-            self.index.update({replica_id: self._records.get(replica_id) for replica_id in changed})
+        if self._unsorted:
+            self.index.update({replica_id: self._records.get(replica_id) for replica_id in self._unsorted})
             self._unsorted.clear()
 
     def holds_anywhere(self, tokens: int, sequences: int) -> bool:
@@ -245,7 +252,6 @@ class Fleet:
         if not self.touched:
             return set()
         touched = self.touched.copy()
-        self._unsorted |= touched
         self.touched.clear()
         return touched
 

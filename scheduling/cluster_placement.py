@@ -175,15 +175,6 @@ class Placement:
         else:
             self.place_or_pend(record)
 
-    def note_broken(self, record: RequestRecord, told_by: str) -> frozenset[str]:
-        """A hand-off failed: not between these two again if there are others. Returns whom to avoid for now: the other
-        side, for the one that told is alive."""
-        if record.replica_id is None or record.prefill_replica_id is None:
-            return frozenset({told_by})
-        record.avoid_pairs |= {(record.prefill_replica_id, record.replica_id)}
-        other = record.prefill_replica_id if told_by == record.replica_id else record.replica_id
-        return frozenset({other})
-
     def reserved(self, record: RequestRecord, sequence: int) -> None:
         """The decode leg of one sequence has its blocks: send its prefill leg, once."""
         giver = self.fleet.get(record.prefill_replica_id)

@@ -38,7 +38,7 @@ class ReplicaRecord:
     `lease_until` is when the prefill lease ends, `forced_at` when the next late prompt may be forced upon the streams
     here. `macro_instance` names the one in which it takes turns.
     `drain_requested`: it was told to leave. `wanted_role`: it was told to have this one, and its view does not say so
-    yet. Whatever changes here puts its id into `touched`.
+    yet. Whatever changes here puts its id into `touched` and `unsorted`.
     """
 
     identity: ReplicaIdentity
@@ -53,6 +53,7 @@ class ReplicaRecord:
     drain_requested: bool = False
     wanted_role: Role | None = None
     touched: set[str] = field(default_factory=set)
+    unsorted: set[str] = field(default_factory=set)
     window: dict[str, float] = field(default_factory=dict)
     switch_due_at: float | None = None
     turn: Turn | None = None
@@ -188,7 +189,9 @@ class ReplicaRecord:
         """What is here has changed: the load is made anew when next asked for."""
         self._load = None
         self._on_its_way = None
-        self.touched.add(self.replica_id)
+        name = self.identity.replica_id
+        self.touched.add(name)
+        self.unsorted.add(name)
 
     def switch_wait_s(self, record: RequestRecord) -> float:
         """Predicted time from a prompt's first token to its first decode step, were it placed here now: members of the

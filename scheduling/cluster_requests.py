@@ -101,6 +101,15 @@ class RequestRecord:
         """When its next first token is due."""
         return self.due_from + self.asked.slo.ttft_s
 
+    def note_broken(self, told_by: str) -> frozenset[str]:
+        """A hand-off failed: not between these two again if there are others. Returns whom to avoid for now: the other
+        side, for the one that told is alive."""
+        if self.replica_id is None or self.prefill_replica_id is None:
+            return frozenset({told_by})
+        self.avoid_pairs |= {(self.prefill_replica_id, self.replica_id)}
+        other = self.prefill_replica_id if told_by == self.replica_id else self.replica_id
+        return frozenset({other})
+
     def move(self, status: RequestStatus, why: str) -> None:
         """Make one step of the table. Raises `InvalidTransition` with the history for any other."""
         if status not in TRANSITIONS[self.status]:
