@@ -26,6 +26,7 @@ from experiments.bandwidth_sweep.workload import arrivals
 from experiments.load.machine import describe_machine
 from experiments.network.fleet import FleetError
 from experiments.network.lan import LanError, missing, reexec_as_own_root
+from simulator.drawing import missing as drawing_missing
 
 EXIT_FAILED, EXIT_REFUSED = 1, 2
 MODULE = "experiments.bandwidth_sweep"
@@ -44,7 +45,7 @@ def main(words: Sequence[str]) -> int:
     except (ConfigError, LanError) as error:
         print(f"sweep: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    no_picture = plot.missing()
+    no_picture = drawing_missing()
     if no_picture is not None:
         print(f"sweep: no picture will be drawn: {no_picture}", file=sys.stderr)
     try:

@@ -249,8 +249,8 @@ def test_csv_table_and_panels_show_every_point() -> None:
     text = table(summaries, OPTIONS)
     assert sum("colocated" in line for line in text.splitlines()) == 3
     attainment, ready, *_ = panels(summaries, OPTIONS)
-    assert [line.mode for line in attainment.lines] == list(OPTIONS.modes)
-    assert attainment.lines[2].values == (0.0, 100.0, 100.0)
+    assert [line.name for line in attainment.lines] == list(OPTIONS.modes)
+    assert attainment.lines[2].points == ((10.0, 0.0), (100.0, 100.0), (1000.0, 100.0))
     assert ready.target == 1000.0
 
 
