@@ -31,7 +31,7 @@ def traces(tmp_path: Path) -> Path:
 def test_a_small_case_is_run_and_measured(traces: Path) -> None:
     case = Case(kind="requests", traces=str(traces), trace=CODE, replicas=2, num_requests=30)
     found = measure(case)
-    assert (found.requests, found.decision_us.count) == (30, 30)
+    assert (found.requests, found.decision_us.count) == (30, 4)  # one in eight is timed
     assert found.output_tokens > 30
     assert found.steps > 0
     assert found.cpu_s > 0.0
