@@ -24,7 +24,7 @@ class Fleet:
 
     Every alternating replica is in exactly one macro instance; it leaves it when it is to drain: it finishes there what
     it has, but it takes no turns. `changes` grows whenever replicas come or go, drain, change their role or links.
-    `touched` are those that something has changed about since `take_touched`.
+    `touched` are those that something has changed about since the leases were last looked at; some may be gone.
     """
 
     def __init__(self, config: ClusterCoreConfig, decisions: FleetDecisions) -> None:
@@ -219,6 +219,10 @@ class Fleet:
             self.index.update({replica_id: self._records.get(replica_id) for replica_id in self._unsorted})
             self._unsorted.clear()
 
+    def misplaced(self) -> list[str]:
+        """What is wrong with the index. For invariants: nothing."""
+        return self.index.misplaced(self._records, self._unsorted)
+
     def holds_anywhere(self, tokens: int, sequences: int) -> bool:
         """Whether every replica could take a request of that size, were it empty: else all are to be looked at."""
         if self._smallest[0] != self.changes:
@@ -246,14 +250,6 @@ class Fleet:
             closed = self.closed_reason(record, now)
             load = record.load(closed, self.closes_at(record), now, reserve_tokens, self._rule)
         return load
-
-    def take_touched(self) -> set[str]:
-        """Ids of the replicas that something has changed about since this was last asked; some may be gone."""
-        if not self.touched:
-            return set()
-        touched = self.touched.copy()
-        self.touched.clear()
-        return touched
 
 
 def _group(role: Role) -> frozenset[Role]:

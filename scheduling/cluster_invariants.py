@@ -9,6 +9,7 @@ from scheduling.cluster_core import ClusterCore
 from scheduling.cluster_placement import Placement
 from scheduling.cluster_replica import ReplicaRecord
 from scheduling.cluster_requests import RequestRecord, RequestStatus
+from scheduling.on_its_way import on_its_way
 
 
 def check_cluster_invariants(core: ClusterCore) -> None:
@@ -17,6 +18,7 @@ def check_cluster_invariants(core: ClusterCore) -> None:
     _check_requests(place)
     for replica in place.fleet:
         _check_replica(place, replica)
+    assert not place.fleet.misplaced(), f"not where it should be: {place.fleet.misplaced()}"
     _check_pending(place)
     _check_macro_instances(place)
     ended = place.counts["refused"] + place.counts["cancelled"] + place.counts["ended"]
@@ -78,6 +80,8 @@ def _check_replica(place: Placement, replica: ReplicaRecord) -> None:
         else:
             assert leg.submit_index > 0, f"{name}: {request_id} was never sent"
     assert set(replica.window) <= set(replica.placed), f"{name}: its window holds requests that left"
+    summed = on_its_way(replica.view, replica.unacked.values())
+    assert replica.on_its_way == summed, f"{name}: what is on its way was kept too long"
     kept = replica.kept_load(place.now, replica.load_reserve)
     if kept is not None:
         assert abs(kept.backlog_s - replica.backlog_s) < 1e-9, f"{name}: a load was kept too long"

@@ -41,26 +41,34 @@ class PrefillLeases:
     def renew(self, fleet: Fleet, now: float) -> list[ClusterAction]:
         """What to tell the replicas at `now`, after every event."""
         due = self._due
-        if not fleet.touched and not (due and due[0][0] <= now):
-            return []
-        asked = fleet.take_touched()
+        asked = self._concerned(fleet)
         while due and due[0][0] <= now:
             due_at, replica_id = heappop(due)
             if self._due_at.get(replica_id) == due_at:
                 del self._due_at[replica_id]
-                asked.add(replica_id)
-        if fleet.macros.num_members:
-            for replica_id in sorted(asked):
-                fleet.macro_turns.keep(replica_id, now)
-            asked |= fleet.take_touched()
+                asked.append(replica_id)
+        if not asked:
+            return []
+        for replica_id in sorted(set(asked)):
+            fleet.macro_turns.keep(replica_id, now)
         actions: list[ClusterAction] = []
-        for replica_id in sorted(asked):
+        for replica_id in sorted({*asked, *self._concerned(fleet)}):
+            record = fleet.get(replica_id)
+            if record is not None:
+                actions += self._judge(record, fleet, now)
+        return actions
+
+    def _concerned(self, fleet: Fleet) -> list[str]:
+        """Of those that something changed about, the ones that take turns or hold a lease still."""
+        concerned = []
+        for replica_id in fleet.touched:
             record = fleet.get(replica_id)
             if record is None:
                 self._due_at.pop(replica_id, None)
             elif record.lease_until is not None or record.view.role is _ALTERNATING:
-                actions += self._judge(record, fleet, now)
-        return actions
+                concerned.append(replica_id)
+        fleet.touched.clear()
+        return concerned
 
     def _judge(self, record: ReplicaRecord, fleet: Fleet, now: float) -> list[ClusterAction]:
         has_turn = fleet.macro_turns.has(record)

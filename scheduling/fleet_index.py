@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from heapq import nlargest
 from itertools import islice
 
@@ -105,6 +105,23 @@ class FleetIndex:
             return
         _move(self._roomy[new.role], old.roomy, new.roomy)
         _move(self._soon[new.role], old.soon, new.soon)
+
+    def misplaced(self, records: Mapping[str, ReplicaRecord], but: Set[str]) -> list[str]:
+        """Replicas, `but` those still to be sorted, that are not where they should be. For invariants: none."""
+        wrong = [name for name in self._keys if name not in records and name not in but]
+        for name, record in records.items():
+            if name in but:
+                continue
+            known, due = self._keys.get(name), _keys_of(record, self._level)
+            if known is None or (known.role, known.roomy, known.soon) != (due.role, due.roomy, due.soon):
+                wrong.append(name)
+        for role in Role:
+            keys = [keys for keys in self._keys.values() if keys.role is role]
+            if self._roomy[role] != sorted(key.roomy for key in keys):
+                wrong.append(f"in order of room: {role}")
+            if self._soon[role] != sorted(key.soon for key in keys):
+                wrong.append(f"in order of force: {role}")
+        return wrong
 
     def fastest(self) -> str | None:
         """The replica that prefills fastest, of those not told to leave."""

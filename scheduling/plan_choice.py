@@ -179,8 +179,10 @@ def plan_on_one(
     5. Else, in a fleet without alternating replicas, the best predicted TTFT: chunking protects the running streams.
     6. Else it waits: a replica's slack may grow in time.
     """
-    phased = plan_turn(ask, rings, config)
     colocated = plan_colocated(ask, mixed, config)
+    if not rings and isinstance(colocated, Candidate) and colocated.meets:
+        return colocated
+    phased = plan_turn(ask, rings, config)
     candidates = [found for found in (phased, colocated) if isinstance(found, Candidate)]
     meeting = [candidate for candidate in candidates if candidate.meets]
     if meeting:
