@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence as Seq
-from functools import lru_cache
 from hashlib import blake2b
 
 ROOT_HASH = b"\0" * 16
@@ -32,17 +31,13 @@ def extend_hashes(hashes: list[bytes], token_ids: Seq[int], num_tokens: int, blo
         hashes.append(parent)
 
 
-@lru_cache(maxsize=8)
-def _countdown(count: int) -> tuple[int, ...]:
-    """Block ids, the last one first. Shared: of a thousand ledgers in one process each had its own numbers."""
-    return tuple(range(count - 1, -1, -1))
-
-
 class BlockLedger:
     """Who holds which block. Ids are `0 .. num_blocks - 1`.
 
     `_journal` tells how the cached content differs from when it was last taken: by hash, True for what is new. What
     came and went in between is not in it, so it never has more than twice `num_blocks` entries.
+    Blocks are taken in order of their ids at first, so that what was never held needs no memory here: `_references`
+    ends with the last block that was, and `_free` holds those of them that are free again.
     """
 
     __slots__ = ("_block_of", "_evictable", "_free", "_hash_of", "_journal", "_references", "caching", "num_blocks")
@@ -50,8 +45,8 @@ class BlockLedger:
     def __init__(self, num_blocks: int, *, caching: bool = True) -> None:
         self.num_blocks = num_blocks
         self.caching = caching
-        self._references = [0] * num_blocks
-        self._free = list(_countdown(num_blocks))
+        self._references: list[int] = []
+        self._free: list[int] = []
         self._hash_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
         self._evictable: dict[int, None] = {}  # insertion order is the order of last use
@@ -60,11 +55,15 @@ class BlockLedger:
     @property
     def num_free(self) -> int:
         """Blocks that could be allocated now, cached ones included."""
-        return len(self._free) + len(self._evictable)
+        return self.num_blocks - len(self._references) + len(self._free) + len(self._evictable)
 
     def references(self, block: int) -> int:
         """How many sequences hold the block."""
-        return self._references[block]
+        return self._references[block] if block < len(self._references) else 0
+
+    def all_references(self) -> dict[int, int]:
+        """As `references`, of every block that is held."""
+        return {block: count for block, count in enumerate(self._references) if count}
 
     def is_cached(self, block_hash: bytes) -> bool:
         """Whether a block with this content exists."""
@@ -76,14 +75,17 @@ class BlockLedger:
         The caller has checked `num_free`; asking for more is our own bug.
         """
         assert count <= self.num_free, f"{count} blocks asked, {self.num_free} free"
-        free = self._free
+        free, references = self._free, self._references
         first = max(0, len(free) - count)
         blocks = free[first:]
         blocks.reverse()
         del free[first:]
+        more = min(count - len(blocks), self.num_blocks - len(references))
+        if more:
+            blocks += range(len(references), len(references) + more)
+            references += (0,) * more
         while len(blocks) < count:
             blocks.append(self._evict())
-        references = self._references
         for block in blocks:
             references[block] = 1
         return blocks
@@ -164,10 +166,11 @@ class BlockLedger:
     def check(self) -> None:
         """Everything that must hold inside the ledger. Raises `AssertionError`."""
         used = {block for block, count in enumerate(self._references) if count > 0}
+        assert len(self._references) <= self.num_blocks, "there are more blocks than there are"
         free = set(self._free)
         evictable = set(self._evictable)
         assert len(free) == len(self._free), "a block is in the free list twice"
         assert len(free | evictable | used) == len(free) + len(evictable) + len(used), "a block is in two states"
-        assert len(free) + len(evictable) + len(used) == self.num_blocks, "a block is lost"
+        assert len(free) + len(evictable) + len(used) == len(self._references), "a block is lost"
         assert all(block in self._hash_of for block in evictable), "an evictable block has no name"
         assert {b: h for h, b in self._block_of.items()} == self._hash_of, "the cache's two maps disagree"

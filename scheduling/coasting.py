@@ -55,6 +55,16 @@ def quiet_until(state: ReplicaState, now: float) -> float:
     return state.links.quiet_until(state.config, now)
 
 
+def unmoved_by_time(state: ReplicaState, now: float) -> bool:
+    """Whether `Woken` would come to nothing at this time: no step could begin, no transfer can run out of its time, and
+    no link is due for a probe."""
+    return (
+        not (state.may_start and state.sequences)
+        and not (state.receiving or state.sending or state.to_receive)
+        and now < state.links.quiet_until(state.config, now)
+    )
+
+
 def coast(state: ReplicaState, tokens: Seq[int], durations_s: Seq[float], ended_at: Seq[float]) -> None:
     """The step in flight and those after it ended at these times; the next one is in flight from the last time on.
 

@@ -68,8 +68,7 @@ def _check_blocks(state: ReplicaState) -> None:
     ledger = state.ledger
     ledger.check()
     held = Counter(block for s in state.sequences.values() for block in s.blocks)
-    for block in range(ledger.num_blocks):
-        assert ledger.references(block) == held[block], f"block {block}: references and holders differ"
+    assert ledger.all_references() == held, "references and holders of the blocks differ"
     assert ledger.num_free + len(held) == ledger.num_blocks, "free + used is not the total"
     for block_hash, owner in state.computing.items():
         assert owner.status in {Status.PREFILLING, Status.RECEIVING}, f"{owner.request_id} is waited for in vain"

@@ -175,7 +175,7 @@ class NoisySteps:
 
     def step_s(self, shape: StepShape) -> float:
         """The duration of the next step in seconds."""
-        return self.steps_s(shape, 1)[0][0]
+        return self._model.step_s(shape) * self._spread()
 
     def steps_s(self, shape: StepShape, count: int) -> tuple[list[float], list[float]]:
         """Durations of the next step and of those after it in which each of its decode rows has one token more; and
@@ -199,6 +199,11 @@ class NoisySteps:
             return [1.0] * count
         kept, draw, mu, noise = self._kept, self._random.lognormvariate, self._mu, self._noise
         return [kept.pop() if kept else draw(mu, noise) for _ in range(count)]
+
+    def _spread(self) -> float:
+        if self._noise <= 0.0:
+            return 1.0
+        return self._kept.pop() if self._kept else self._random.lognormvariate(self._mu, self._noise)
 
     def stage_times_s(self, shape: StepShape) -> tuple[tuple[float, ...], float]:
         """How long the next step takes in each stage of a pipeline, and its activations from one to the next."""

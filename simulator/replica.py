@@ -37,7 +37,7 @@ from contracts.replica_io import (
 )
 from contracts.request import Request
 from contracts.views import ReplicaView
-from scheduling.coasting import go_on
+from scheduling.coasting import go_on, unmoved_by_time
 from scheduling.replica_core import ReplicaCore
 from simulator.clock import Clock
 from simulator.coast import Coaster
@@ -257,11 +257,13 @@ class SimulatedReplica:
             return
         now, period_s = self._clock.now, self.machine.heartbeat_s
         self._waits_for_change = False
+        self._coaster.catch_up()
         if now >= self._due_at:
-            self.hear(Woken())
+            if not unmoved_by_time(self.core.state, now):
+                self.hear(Woken())
             self._tell_prefixes()
             self._due_at = now + period_s
-        view = self.view()
+        view = self.core.view(now, self.replica_id, self.incarnation)
         self._changed = False
         self._wire.viewed(self, view)
         if now >= self._renew_at and len(self._plane):

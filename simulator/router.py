@@ -7,7 +7,6 @@ It feeds the core what `router.fleet` feeds it live, in the same order; every me
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from contracts.cluster_io import (
@@ -194,9 +193,9 @@ class SimulatedRouter:
 
     def feed(self, event: ClusterEvent) -> None:
         """Hand an event to the core and perform what it says; what that leads to is handed to it in turn."""
-        events: deque[ClusterEvent] = deque([event])
-        while events:
-            for action in self.core.handle(events.popleft(), self._clock.now):
+        events = [event]
+        for known in events:  # it grows by the answers
+            for action in self.core.handle(known, self._clock.now):
                 answer = self._perform(action)
                 if answer is not None:
                     events.append(answer)
