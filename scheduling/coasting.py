@@ -8,8 +8,8 @@ same order as `ReplicaCore.handle` takes it, so the state is the same to the las
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 
 import msgspec
 
@@ -44,10 +44,10 @@ def steps_ahead(state: ReplicaState, tokens: Seq[int]) -> int:
         return 0
     assert state.in_flight is not None
     sequences = state.in_flight.sequences
-    if any(token in s.stop_tokens for s, token in zip(sequences, tokens, strict=True)):
+    if True in [token in s.stop_tokens for s, token in zip(sequences, tokens, strict=True)]:
         return 0
     blocks = state.ledger.num_free // len(sequences) * state.layout.block_size
-    return min(blocks, min(s.max_output - s.num_output for s in sequences) - 1)
+    return min(blocks, min([s.max_output - s.num_output for s in sequences]) - 1)
 
 
 def quiet_until(state: ReplicaState, now: float) -> float:
@@ -74,7 +74,7 @@ def coast(state: ReplicaState, tokens: Seq[int], durations_s: Seq[float], ended_
     assert step is not None
     assert coasts(state)
     sequences, clock = step.sequences, state.clock
-    shape = replace(step.shape)
+    shape = step.shape  # the step is over: that of those after it is made of it
     for duration_s in durations_s:
         state.predictor.update(shape, duration_s)
         clock.decode_owed_s = max(0.0, clock.decode_owed_s - duration_s)
@@ -101,33 +101,34 @@ def coast(state: ReplicaState, tokens: Seq[int], durations_s: Seq[float], ended_
     state.in_flight = StepInFlight(batch, sequences, shape, ended_at[-1], None)
 
 
-def go_on(state: ReplicaState, may: Seq[bool], token: int) -> list[str]:
+def go_on(state: ReplicaState, ends_at: Mapping[str, int], token: int) -> list[str]:
     """The step in flight is about to end: its streams that merely go on take their token at once, and are no part of
     the step any more, so that its result need not tell of them. The answer names them, in order.
 
-    `may`: of each chunk whether `token` is what the engine gives for it. None go on in this way where a block that
-    became full would have to be offered to a prefix cache in its turn, or where a pipeline has several steps in flight.
+    The engine is to give `token` to each stream whose position is below that in `ends_at`. None go on in this way where
+    a block that became full would have to be offered to a prefix cache in its turn, or where a pipeline has several
+    steps in flight.
     """
     step, names = state.in_flight, list[str]()
     if step is None or state.ledger.caching or state.config.pipeline_depth > 1:
         return names
     left: list[tuple[Sequence, Chunk]] = []
     token_ids = (token,)
-    for sequence, chunk, allowed in zip(step.sequences, step.batch.chunks, may, strict=True):
-        tokens = sequence.tokens
+    for sequence, chunk in zip(step.sequences, step.batch.chunks, strict=True):
+        name, position = sequence.request_id, sequence.num_computed + 1
         if (
-            allowed
-            and sequence.status is Status.DECODING
-            and len(tokens) - sequence.num_prompt < sequence.max_output - 1
+            sequence.status is Status.DECODING
+            and position < ends_at.get(name, 0)
+            and position < sequence.num_prompt + sequence.max_output - 1
             and token not in sequence.stop_tokens
             and not sequence.logprobs_left
         ):
-            tokens.append(token)
-            sequence.num_computed += 1
+            sequence.num_computed = position
+            sequence.tokens.append(token)
             sequence.last_token = token_ids
             sequence.tokens_sent += 1
             sequence.deadline += sequence.tpot_s
-            names.append(sequence.request_id)
+            names.append(name)
         else:
             left.append((sequence, chunk))
     if names:
@@ -141,14 +142,16 @@ def _fill_blocks(state: ReplicaState, sequences: Seq[Sequence], num_steps: int) 
     block_size, ledger = state.layout.block_size, state.ledger
     full_after: dict[int, list[Sequence]] = {}
     for sequence in sequences:
-        for number in range(block_size - sequence.num_computed % block_size, num_steps + 1, block_size):
-            full_after.setdefault(number, []).append(sequence)
+        first = block_size - sequence.num_computed % block_size
+        if first <= num_steps:
+            for number in range(first, num_steps + 1, block_size):
+                full_after.setdefault(number, []).append(sequence)
     for number in sorted(full_after):
         filled = full_after[number]
         if ledger.caching:
             for sequence in filled:
                 position = sequence.num_computed + number
                 offer_to_cache(state, sequence, position - 1, position)
-        for sequence in filled:
-            if sequence.num_computed + number >= sequence.capacity:
-                sequence.add_block(ledger.allocate(1)[0], block_size)
+        grown = [sequence for sequence in filled if sequence.num_computed + number >= sequence.capacity]
+        for sequence, block in zip(grown, ledger.allocate(len(grown)), strict=True):
+            sequence.add_block(block, block_size)

@@ -37,7 +37,8 @@ class Work:
 
 
 class SimulatedEngine:
-    """Knows, by sequence, the position (prompt counted) of the token that ends its output. Nobody else does."""
+    """Knows, by sequence, the position (prompt counted) of the token that ends its output. Nobody else does, and
+    others must not decide by it: `ends_at` is there for what follows from a step that was run."""
 
     def __init__(self, steps: Steps) -> None:
         self.work = Work()
@@ -45,32 +46,27 @@ class SimulatedEngine:
         num_stages = steps.num_stages if isinstance(steps, NoisySteps) else 1
         self.pipeline = Pipeline(num_stages) if num_stages > 1 else None
         self._free_at = 0.0
+        self.ends_at: dict[str, int] = {}
         self._truth: dict[str, tuple[int, SampledToken, SampledToken]] = {}
 
     def expect(self, sequence_id: str, ends_at: int) -> None:
         """A sequence whose output ends with the token at that position. Its two tokens are made once."""
         more, last = SampledToken(sequence_id, FILLER), SampledToken(sequence_id, EOS)
         self._truth[sequence_id] = (ends_at, more, last)
+        self.ends_at[sequence_id] = ends_at
 
     def forget(self, sequence_id: str) -> None:
         """It is over; a step in flight may still hold it."""
         self._truth.pop(sequence_id, None)
+        self.ends_at.pop(sequence_id, None)
 
     def steps_ahead(self, batch: Batch) -> int:
         """How many decode steps, from this one on, give every stream a token that is not its last; 0 where nobody can
         know how long they take."""
         if self.pipeline is not None or not isinstance(self._steps, NoisySteps):
             return 0
-        truth = self._truth
-        return min([truth[chunk.sequence_id][0] - chunk.start for chunk in batch.chunks]) - 1
-
-    def goes_on(self, batch: Batch) -> list[bool]:
-        """Of each chunk whether its output token is not the last of its sequence: `FILLER` then."""
-        truth = self._truth
-        return [
-            (known := truth.get(chunk.sequence_id)) is not None and chunk.start + len(chunk.token_ids) < known[0]
-            for chunk in batch.chunks
-        ]
+        ends_at = self.ends_at
+        return min([ends_at[chunk.sequence_id] - chunk.start for chunk in batch.chunks]) - 1
 
     def durations_s(self, batch: Batch, count: int) -> tuple[list[float], list[float]]:
         """How long this decode step and those after it take if every stream goes on, and what `give_back` wants."""

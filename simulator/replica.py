@@ -238,7 +238,7 @@ class SimulatedReplica:
         if not self.alive or self._is_frozen(self._step_done, batch, duration_s):
             return
         if batch.phase is not Phase.PREFILL:
-            self._streams = go_on(self.core.state, self.engine.goes_on(batch), FILLER)
+            self._streams = go_on(self.core.state, self.engine.ends_at, FILLER)
             if self._streams:
                 assert self.core.state.in_flight is not None
                 batch = self.core.state.in_flight.batch

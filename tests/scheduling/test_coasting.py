@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from contracts.batch import SampledToken, StepResult
 from contracts.kv import KVLayout
 from contracts.phase import Role
-from contracts.replica_io import LeaseGranted, LinkMeasured, LinkUp, RequestArrived, StepDone
+from contracts.replica_io import Emit, LeaseGranted, LinkMeasured, LinkUp, RequestArrived, StepDone
 from contracts.request import Request, SamplingParams
 from contracts.views import StepCost
-from scheduling.coasting import coast, coasts, steps_ahead
+from scheduling.coasting import coast, coasts, go_on, steps_ahead
 from scheduling.config import ReplicaCoreConfig
 from scheduling.invariants import check_invariants
 from scheduling.link_probing import LinkTable
@@ -91,6 +91,62 @@ def test_as_many_steps_one_after_the_other(
         coast(at_once.state, tokens, durations, ended_at)
         assert seen(at_once) == seen(one_by_one)
         check_invariants(at_once)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    prompts=st.lists(st.integers(1, 60), min_size=2, max_size=5),
+    role=st.sampled_from([Role.MIXED, Role.ALTERNATING]),
+    ends=st.sets(st.integers(0, 4)),
+    joins=st.booleans(),
+)
+def test_streams_that_go_on_are_told_of_apart_from_the_rest_of_their_step(
+    prompts: list[int], role: Role, ends: set[int], joins: bool
+) -> None:
+    """One core hears of the streams that go on in one word, the other of each; some end, a prompt may join them."""
+    apart, together = (decoding(role, prompts, num_blocks=256, caching=False) for _ in range(2))
+    last = {f"r{index}" for index in ends}
+    gone_on: list[list[str]] = []
+    for core in (apart, together):
+        if joins:
+            sampling = SamplingParams(temperature=0.0, max_tokens=9)
+            core.handle(RequestArrived(Request(request_id="new", prompt_token_ids=(1, 2), sampling=sampling)), 6.0)
+            step(core, 0.02, 6.02)
+    outputs = []
+    for core in (apart, together):
+        flying = core.state.in_flight
+        assert flying is not None
+        if core is apart:
+            ends_at = {s.request_id: len(s.tokens) + (s.request_id not in last) for s in core.state.decoding.values()}
+            streams = go_on(core.state, ends_at, TOKEN)
+            assert set(streams) == set(core.state.decoding) - last
+            gone_on.append(streams)
+        sampled = [
+            SampledToken(chunk.sequence_id, 2 if chunk.sequence_id in last else TOKEN)
+            for chunk in flying.batch.chunks
+            if chunk.samples
+        ]
+        result = StepResult(step_index=flying.batch.step_index, sampled=tuple(sampled))
+        actions = core.handle(StepDone(result, 0.02), 6.1)
+        check_invariants(core)
+        told = [output for action in actions if isinstance(action, Emit) for output in action.outputs]
+        outputs.append([output for output in told if output.request_id not in gone_on[0]])
+    assert outputs[0] == outputs[1]
+    if apart.state.in_flight is not None:
+        assert seen(apart) == seen(together)
+
+
+def test_none_go_on_apart_beside_a_cache_or_to_what_ends_their_output() -> None:
+    cached = decoding(Role.MIXED, [20, 30], num_blocks=64, caching=True)
+    assert go_on(cached.state, dict.fromkeys(cached.state.decoding, 10**6), TOKEN) == []
+    core = decoding(Role.MIXED, [20, 30], num_blocks=64, caching=False)
+    assert go_on(core.state, dict.fromkeys(core.state.decoding, 10**6), 2) == []
+    assert go_on(core.state, {}, TOKEN) == []
+    while all(s.num_output < s.max_output - 1 for s in core.state.decoding.values()):
+        step(core, 0.01, 6.0)
+    not_at_their_end = [s.request_id for s in core.state.decoding.values() if s.num_output < s.max_output - 1]
+    assert len(not_at_their_end) < 2
+    assert go_on(core.state, dict.fromkeys(core.state.decoding, 10**6), TOKEN) == not_at_their_end
 
 
 def test_not_beyond_the_output_the_blocks_or_a_token_that_ends_a_stream() -> None:
