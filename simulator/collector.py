@@ -143,8 +143,11 @@ class Collector:
         if arrival.at_s < self._warmup_s:
             return
         kind = arrival.kind
-        group = self.classes.setdefault(kind.name, ClassStats())
-        key = self.keys.setdefault(arrival.key, KeyStats())
+        group, key = self.classes.get(kind.name), self.keys.get(arrival.key)
+        if group is None:
+            group = self.classes[kind.name] = ClassStats()
+        if key is None:
+            key = self.keys[arrival.key] = KeyStats()
         key.asked_tokens += len(arrival.prompt) + arrival.output_tokens
         key.ended += 1
         group.ended += 1

@@ -138,12 +138,15 @@ def _shape_of(batch: Batch) -> StepShape:
     if batch.phase is Phase.DECODE:
         shape.add_decodes(len(chunks), sum([chunk.start for chunk in chunks]) + len(chunks))
         return shape
+    rows = context = 0
     for chunk in chunks:
-        size = len(chunk.token_ids)
-        if size == 1 and chunk.start > 0 and chunk.samples:
-            shape.add_decodes(1, chunk.start + 1)
+        size, start = len(chunk.token_ids), chunk.start
+        if size == 1 and start > 0 and chunk.samples:
+            rows += 1
+            context += start + 1
         else:
-            shape.add_prefill(chunk.start, size)
+            shape.add_prefill(start, size)
+    shape.add_decodes(rows, context)
     return shape
 
 
