@@ -208,26 +208,25 @@ def usable_links(view: ReplicaView) -> set[tuple[str, str]]:
 def room_s(record: ReplicaRecord, level: float | None) -> float:
     """Upper bound of the prefill time that a replica could take now without harm, in seconds; minus infinity when it
     can take nothing. Without running streams, or where chunks go beside them, the less backlog the better."""
-    view = record.view
-    if record.draining or record.becomes is not None:
-        return -math.inf
-    waiting = view.waiting + record.on_its_way.sequences
+    view, sent, identity = record.view, record.on_its_way, record.identity
+    waiting = view.waiting + sent.sequences
     taken = view.running + waiting
-    busy = taken > 0
-    full = record.free_blocks <= 0 or (view.role is not _PREFILL and taken >= record.identity.max_running)
-    if (busy and full) or waiting >= record.identity.max_waiting:
+    if waiting >= identity.max_waiting:
+        return -math.inf
+    if taken > 0 and (record.free_blocks <= 0 or (view.role is not _PREFILL and taken >= identity.max_running)):
         return -math.inf
     slack_s = allowed_slack_s(view, level) if view.role is _ALTERNATING else None
-    return (NO_STREAM_S if slack_s is None else slack_s) - record.backlog_s
+    return (NO_STREAM_S if slack_s is None else slack_s) - sent.backlog_s
 
 
 def _keys_of(record: ReplicaRecord, level: float | None) -> _Keys:
     """Among replicas with the same room the one with the shorter decode step is first."""
     name = record.replica_id
-    forced_at = math.inf if record.draining or record.becomes is not None else record.forced_at
-    view = record.view
+    view, backlog_s = record.view, record.on_its_way.backlog_s
+    if record.draining or record.becomes is not None:
+        return _Keys(view.role, (math.inf, view.decode_step_s, name), (math.inf, backlog_s, name), view.cost)
     roomy = (-room_s(record, level), view.decode_step_s, name)
-    return _Keys(view.role, roomy, (forced_at, record.backlog_s, name), view.cost)
+    return _Keys(view.role, roomy, (record.forced_at, backlog_s, name), view.cost)
 
 
 def _open(entries: list[_Entry], is_open: Callable[[str], bool]) -> Iterator[str]:
