@@ -7,7 +7,8 @@ rule                 role          what it does
 `ecoserve_paper`     alternating   Algorithm 1 of EcoServe (Du et al., OSDI'26), see `scheduling.plan_published`
 `ecoserve_artifact`  alternating   what its released code does instead, likewise
 `fixed_interval(f)`  alternating   its ablation: the turn passes on each f TTFT targets, slack is not looked at
-`deadline`           mixed         chunks beside decodes, as large as every stream's next deadline allows
+`deadline`           mixed         chunks beside decodes, as large as every stream's next deadline allows; on a
+                                   pipeline no larger than the prompts' deadlines need (`scheduling.chunk_policies`)
 `sarathi(n)`         mixed         chunks beside decodes in steps of at most n tokens (Sarathi-Serve, OSDI'24)
 `dcp_greedy`         mixed         the same, n moved up and down by the slack that is left (DCP, OSDI'26)
 `dcp_predictive`     mixed         the same, n the smallest that keeps up with the arrivals by prediction (DCP, OSDI'26)

@@ -37,7 +37,7 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     `pipeline_depth` is how many steps are in flight at a time: 1, or the stages of a pipeline-parallel engine, each of
     which works on another step. Durations of steps are then those of one stage, and decisions count with as many of
     them between two tokens. `micro_batches` says who decodes in which of them, see `scheduling.micro_batches`; `chunks`
-    is about the rules whose steps follow the load.
+    is about the rules whose steps follow the load, and the step sizes of a pipeline under `deadline`.
 
     Hand-offs: at most `max_receiving` sequences wait for their KV at a time, the rest queues. A receiver keeps its
     blocks `kv_lease_factor` times as long as the sender and the link should need from the last sign of life on, within

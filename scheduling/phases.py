@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from contracts.phase import Phase, Role
 from scheduling.admission import uncached
 from scheduling.admission_rules import Budget
-from scheduling.chunk_policies import step_tokens
+from scheduling.chunk_policies import even_tokens, keeps_even, step_tokens
 from scheduling.prefill_picks import PrefillGrant, is_urgent
 from scheduling.replica_state import ReplicaState, StepInFlight
 from scheduling.role_guard import guarded_allowance_s, guards
@@ -155,10 +155,21 @@ def mixed_grants(state: ReplicaState, decodes: StepShape, now: float) -> list[Pr
         spare = min(config.max_gap_s, max(0.0, due - now)) / config.pipeline_depth
         grants = []
         if decodes.predict_s(state.predictor.cost) < spare:
-            grants.append(PrefillGrant(spare, config.max_chunk, first_at_least=config.min_chunk))
+            grants.append(
+                PrefillGrant(spare, _most_tokens(state, decodes, spare, now), first_at_least=config.min_chunk)
+            )
     if state.clock.decode_owed_s <= 0.0 and _any_urgent(state, now):
         grants.append(_mixed_overdraft(state, decodes, spare))
     return grants
+
+
+def _most_tokens(state: ReplicaState, decodes: StepShape, spare: float, now: float) -> int:
+    """How many prompt tokens the deadline budget takes at most, within the time of a stage that streams can `spare`."""
+    config = state.config
+    if not keeps_even(config):
+        return config.max_chunk
+    even = even_tokens(state, decodes, spare / (1.0 + state.predictor.relative_margin), now) - decodes.tokens
+    return max(config.min_chunk, min(config.max_chunk, even))
 
 
 def _due(state: ReplicaState, stream: Sequence) -> float:

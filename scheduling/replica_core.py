@@ -45,6 +45,7 @@ from contracts.views import ReplicaView, StepCost
 from scheduling.admission import look_up, refusal, stop_tokens_of
 from scheduling.batching import start_steps
 from scheduling.block_ledger import BlockLedger
+from scheduling.chunk_policies import counts_arrivals
 from scheduling.config import ReplicaCoreConfig
 from scheduling.handoff_receiving import arriving, end_leases, lost, received, reserve_handoffs
 from scheduling.handoff_sending import end_holds, lose_link, moving, note_grant, send_failed, sent
@@ -152,7 +153,7 @@ class ReplicaCore:
         state.sequences[request.request_id] = sequence
         state.counters.accepted += 1
         state.enqueue(sequence)
-        if state.config.rule.follows_load and not sequence.receives:
+        if counts_arrivals(state.config) and not sequence.receives:
             state.load.arrived(sequence.num_prompt, now)
         note_grant(state, sequence)
         note_role_of(state, sequence, now)

@@ -243,3 +243,22 @@ def test_settings_that_cannot_be_are_refused(settings_: dict[str, Any], told: st
         ChunkConfig(**settings_)
     with pytest.raises(ConfigError, match="even, kept or delayed"):
         ReplicaCoreConfig(micro_batches="other")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("ttft_s", "tokens"), [(60.0, 16), (1.07, 48), (0.1, None)])
+def test_the_deadline_budget_of_a_pipeline_takes_what_prompts_need_and_streams_can_spare(
+    replica_lab: Lab, ttft_s: float, tokens: int | None
+) -> None:
+    """Steps take 10 ms and 1 ms a token. No hurry: the smallest size. 150 tokens in 0.7 of 1.07 s, a chunk in each
+    fourth batch: 800 a second, which 48 are the first to give. What nothing gives in time: what the stream can spare.
+    """
+    lab = lab_of(replica_lab, "deadline", depth=4, window_s=1000.0)
+    lab.arrive("stream", 4, max_tokens=200, slo=Slo(ttft_s=9.0, tpot_s=0.3))
+    lab.step()
+    lab.arrive("prompt", 150, max_tokens=2, slo=Slo(ttft_s=ttft_s, tpot_s=0.3))
+    stream = lab.core.state.sequences["stream"]
+    spare_s = (stream.deadline + stream.tpot_s - lab.now) / 4
+    first = next(b for b in [lab.in_flight, *lab.behind] if any(c.sequence_id == "prompt" for c in b.chunks))
+    expected = int((spare_s - 0.010) / 0.001) // 16 * 16 if tokens is None else tokens
+    assert first.num_tokens == expected
+    lab.finish()
