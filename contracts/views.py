@@ -52,6 +52,7 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
 
     `slack_quantiles_s` holds the running streams' slack at `SLACK_QUANTILES`, empty without running streams.
     `backlog_s` is the predicted time from now until everything accepted has been prefilled; prompts share steps.
+    `late_backlog_s` is the part of it that rides in decode steps for prompts whose TTFT target has passed.
     `acked_submit_index` is the highest `Request.submit_index` of the receiving router that this view already counts.
     `prompt_tokens_computed` and `output_tokens_computed` count rows since the start: they tell where a prompt was
     really computed.
@@ -104,4 +105,5 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     switch_left_s: float | None = None
     window_cuts: int = 0
     starved_s: float = 0.0
+    late_backlog_s: float = 0.0
     links: tuple[LinkView, ...] = ()

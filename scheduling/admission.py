@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from contracts.errors import InvalidRequest, Overloaded, PhaseServeError, Unavailable
 from contracts.handoff import PrefillLeg
 from contracts.phase import Phase, Role
@@ -90,14 +92,17 @@ def remaining_s(state: ReplicaState, sequence: Sequence) -> float:
     return prefill_s(state.predictor.cost, len(sequence.tokens) - left, left, state.config.max_chunk)
 
 
-def prefill_left_s(state: ReplicaState) -> float:
-    """Predicted time to prefill everything accepted, the prefill step in flight from its start on.
+def prefill_left_s(state: ReplicaState, chunk: int | None = None) -> float:
+    """Predicted time to prefill everything accepted, the prefill step in flight from its start on, in chunks of `chunk`
+    or of `max_chunk`.
 
     Prompts share steps, so the fixed part of a step is counted once for each `max_chunk` tokens; not at all where
     chunks ride in the decode steps of a mixed replica, which pay it.
     """
     if not (state.prefilling or state.waiting):
         return 0.0
+    if rides(state):
+        return _riding_s(state, (*state.prefilling.values(), *state.waiting.values()), chunk)
     cost, largest = state.predictor.cost, state.config.max_chunk
     fixed_s, left_s, tokens, alone = cost.a0, 0.0, 0, 0
     for sequence in (*state.prefilling.values(), *state.waiting.values()):
@@ -105,21 +110,44 @@ def prefill_left_s(state: ReplicaState) -> float:
         left_s += prefill_s(cost, len(sequence.tokens) - left, left, largest)
         tokens += left
         alone += -(-left // largest)
-    if state.role is Role.MIXED and state.config.rule.budget is not Budget.PREFILL_FIRST and state.decoding:
-        return left_s - fixed_s * alone
     flying = _prefill_in_flight(state)
     if flying is not None:  # a step of its own, however few tokens
         return left_s - fixed_s * (alone - 1 - max(0, -(-(tokens - flying.shape.tokens) // largest)))
     return left_s - fixed_s * (alone - -(-tokens // largest))
 
 
-def backlog_s(state: ReplicaState, now: float) -> float:
-    """Predicted time from now until everything accepted has been prefilled, if nothing else runs."""
-    left_s, flying = prefill_left_s(state), _prefill_in_flight(state)
+def rides(state: ReplicaState) -> bool:
+    """Whether chunks ride in decode steps now."""
+    mixed = state.role is Role.MIXED and state.config.rule.budget is not Budget.PREFILL_FIRST
+    return mixed and bool(state.decoding)
+
+
+def _riding_s(state: ReplicaState, prompts: Iterable[Sequence], chunk: int | None) -> float:
+    cost, chunk = state.predictor.cost, chunk or state.config.max_chunk
+    total_s = 0.0
+    for sequence in prompts:
+        left = uncached(sequence)
+        total_s += prefill_s(cost, len(sequence.tokens) - left, left, chunk) - cost.a0 * -(-left // chunk)
+    return total_s
+
+
+def backlog_s(state: ReplicaState, now: float, chunk: int | None = None) -> float:
+    """Predicted time from now until everything accepted has been prefilled, if nothing else runs; `chunk` as in
+    `prefill_left_s`."""
+    left_s, flying = prefill_left_s(state, chunk), _prefill_in_flight(state)
     if flying is None or left_s == 0.0:
         return left_s
     done_s = min(now - flying.started_at, state.predictor.predict_s(flying.shape))
     return max(UNDONE_S, left_s - done_s)
+
+
+def late_backlog_s(state: ReplicaState, now: float, chunk: int | None = None) -> float:
+    """The part of `backlog_s`, where that rides in decode steps, of prompts whose TTFT target has passed: they come
+    after those that can still be on time, unless all are served in turn."""
+    if state.config.rule.in_turn and state.role is state.config.rule.role:
+        return 0.0
+    prompts = (*state.prefilling.values(), *state.waiting.values())
+    return _riding_s(state, [s for s in prompts if s.ttft_deadline <= now], chunk)
 
 
 def _prefill_in_flight(state: ReplicaState) -> StepInFlight | None:

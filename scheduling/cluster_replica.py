@@ -263,6 +263,7 @@ class ReplicaRecord:
             window_s=sum([self.placed[name].prefill_s for name in self.window]) if alternates else 0.0,
             turn=self.turn,
             starved_s=view.starved_s,
+            late_backlog_s=view.late_backlog_s,
             joins=sent.joins,
             step_left_s=view.decode_step_s / 2 if view.running and view.phase is not _PREFILL_PHASE else 0.0,
             rides=view.role is _MIXED and view.running > 0 and rule.budget is not _PREFILL_FIRST,

@@ -32,6 +32,17 @@ def decode_shape(state: ReplicaState) -> StepShape:
     return StepShape.of_decodes(-(-rows // depth), -(-context // depth))
 
 
+def chunk_beside(state: ReplicaState, decodes: StepShape) -> int | None:
+    """The largest chunk whose step beside `decodes`, of which there are some, takes the tightest TPOT target of their
+    streams, of which each stage of a pipeline has its part; None where the deadline budget has no say."""
+    config = state.config
+    if config.rule.budget is not Budget.DEADLINE:
+        return None
+    step_s = min(s.tpot_s for s in state.decoding.values()) / config.pipeline_depth
+    limit, multiple, cost = config.max_chunk, config.chunk_multiple, state.predictor.cost
+    return max(config.min_chunk, largest_chunk(cost, decodes, past=0, limit=limit, allowed_s=step_s, multiple=multiple))
+
+
 def rows_shape(state: ReplicaState, rows: Seq[Sequence]) -> StepShape:
     """A step of these decode rows alone."""
     return StepShape.of_decodes(len(rows), len(rows) + sum([s.num_computed for s in rows]))

@@ -11,7 +11,7 @@ from contracts.phase import Layout, Role
 from scheduling.admission_rules import AdmissionRule, Budget
 from scheduling.config import ClusterCoreConfig
 from scheduling.plan_inputs import Ask, Candidate, Load
-from scheduling.plan_predict import chunked_ttft_s, decode_step_s, joining_prefill_s, meets_targets
+from scheduling.plan_predict import before_s, chunked_ttft_s, decode_step_s, joining_prefill_s, meets_targets
 from scheduling.plan_room import place_objection, room_objection
 
 # Names of their own: in Python 3.11 looking a member up in its class takes ten times as long.
@@ -44,10 +44,10 @@ def plan_colocated(ask: Ask, mixed: Sequence[Load], config: ClusterCoreConfig) -
             # When the request is expected to end there counts too. By the cost to others alone a replica with the
             # prompt in its cache, where prefill costs next to nothing, would get every such request however crowded.
             cost_s, decodes_s = prefill_s * (1 + load.running), tpot_s * ask.reserve_tokens
-            if cost_s + (ask.waited_s + (load.backlog_s + prefill_s) + decodes_s) >= least_s:
+            if cost_s + (ask.waited_s + (before_s(ask, load) + prefill_s) + decodes_s) >= least_s:
                 continue  # even undisturbed it would not be cheaper
             ttft_s = mixed_ttft_s(ask, load, prefill_s, rule, config)
-            if meets_targets(ask, load, ttft_s, tpot_s):
+            if _is_on_time(ask, load, prefill_s, ttft_s, tpot_s, config):
                 if cost_s + (ttft_s + decodes_s) < least_s:
                     cheapest, least_s = load, cost_s + (ttft_s + decodes_s)
                 continue
@@ -76,10 +76,26 @@ def _ttft_s(ask: Ask, load: Load, rule: AdmissionRule, config: ClusterCoreConfig
     return mixed_ttft_s(ask, load, joining_prefill_s(ask, load, config.prefill_chunk), rule, config)
 
 
-def mixed_ttft_s(ask: Ask, load: Load, prefill_s: float, rule: AdmissionRule, config: ClusterCoreConfig) -> float:
-    """TTFT from arrival by the rule that mixed replicas follow. Steps of `sarathi(n)` carry the decodes and fill up."""
+def _is_on_time(
+    ask: Ask, load: Load, prefill_s: float, ttft_s: float, tpot_s: float, config: ClusterCoreConfig
+) -> bool:
+    """Whether both targets are met, by what is expected and, where a request can wait for another replica, by what can
+    be counted on too: that is never sooner."""
+    if not meets_targets(ask, load, ttft_s, tpot_s):
+        return False
+    rule = config.rule
+    return rule.never_pending or meets_targets(
+        ask, load, mixed_ttft_s(ask, load, prefill_s, rule, config, cautious=True), tpot_s
+    )
+
+
+def mixed_ttft_s(
+    ask: Ask, load: Load, prefill_s: float, rule: AdmissionRule, config: ClusterCoreConfig, *, cautious: bool = False
+) -> float:
+    """TTFT from arrival by the rule that mixed replicas follow. Steps of `sarathi(n)` carry the decodes and fill up.
+    `cautious`: what to count on rather than what to expect."""
     if rule.budget is _DEADLINE or load.role is not _MIXED:
-        return chunked_ttft_s(ask, load, prefill_s, config.prefill_chunk)
+        return chunked_ttft_s(ask, load, prefill_s, config.prefill_chunk, cautious=cautious)
     work_s = load.backlog_s + prefill_s
     if rule.budget is Budget.PREFILL_FIRST:
         return ask.waited_s + load.step_left_s + work_s
@@ -88,7 +104,7 @@ def mixed_ttft_s(ask: Ask, load: Load, prefill_s: float, rule: AdmissionRule, co
         chunk_s = tokens * load.cost.a1 + tokens * tokens * load.cost.b1
         steps = math.ceil(work_s / chunk_s) if chunk_s > 0.0 else 1
         return ask.waited_s + load.step_left_s + work_s + steps * load.decode_step_s
-    return chunked_ttft_s(ask, load, prefill_s, config.prefill_chunk)
+    return chunked_ttft_s(ask, load, prefill_s, config.prefill_chunk, cautious=cautious)
 
 
 def colocated_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Candidate:
@@ -105,6 +121,6 @@ def colocated_candidate(ask: Ask, load: Load, config: ClusterCoreConfig) -> Cand
         tpot_s=tpot_s,
         harm_s=0.0 if tightest_s is None else max(0.0, -tightest_s),
         cost_s=prefill_s * (1 + load.running),
-        meets=meets_targets(ask, load, ttft_s, tpot_s),
+        meets=_is_on_time(ask, load, prefill_s, ttft_s, tpot_s, config),
         cached_tokens=ask.cached_on(load.replica_id),
     )

@@ -67,7 +67,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """One replica as placement sees it: its last view plus what was sent there since.
 
-    `backlog_s` is predicted prefill time not done yet. `slack_s` is what the slack rule allows a window to take from
+    `backlog_s` is predicted prefill time not done yet, `late_backlog_s` what of it is for late prompts of a
+    mixed replica that decodes. `slack_s` is what the slack rule allows a window to take from
     the running streams, `tightest_slack_s` the slack of the tightest of them; both None without running streams.
     `free_blocks` is what is left after everything accepted or on its way, `spare_blocks` what is left of that after
     the running streams have grown to the length expected. `window_due_at` is when the current prefill window
@@ -115,6 +116,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     turn: Turn | None = None
     step_left_s: float = 0.0
     starved_s: float = 0.0
+    late_backlog_s: float = 0.0
     joins: bool = False
     rides: bool = False
 

@@ -110,20 +110,27 @@ def cut_ttft_s(ask: Ask, load: Load, prefill_s: float, max_gap_s: float) -> floa
     return ask.waited_s + step_s + free_s + ((work_s - free_s) / share if work_s > free_s else 0.0)
 
 
-def chunked_ttft_s(ask: Ask, load: Load, prefill_s: float, prefill_chunk: int) -> float:
-    """TTFT from arrival on a mixed replica under the deadline budget (design §5).
+def before_s(ask: Ask, load: Load) -> float:
+    """Seconds of prefill that come before the prompt where those with the nearest target that can be met come first."""
+    return load.backlog_s - load.late_backlog_s if ask.ttft_left_s > 0.0 else load.backlog_s
+
+
+def chunked_ttft_s(ask: Ask, load: Load, prefill_s: float, prefill_chunk: int, *, cautious: bool = False) -> float:
+    """TTFT from arrival on a mixed replica under the deadline budget (design §5); of what waits there only what comes
+    before the prompt counts, see `before_s`.
 
     Prefill first spends the slack of the tightest stream at full speed. After that each step may last one TPOT
-    target, of which the decode rows take their part and the largest chunk that fits gets the rest.
+    target, of which the decode rows take their part and the largest chunk that fits gets the rest. The margin by which
+    a step is planned shorter is not lost: what it leaves of a stream's time is there for the next step. Unless new
+    streams begin in every step, whose first token has no more than its target; `cautious` counts on that.
     """
-    work = load.backlog_s + prefill_s
+    work = before_s(ask, load) + prefill_s
     if load.running == 0:
         return ask.waited_s + work
     free = max(0.0, load.tightest_slack_s or 0.0)
     if work <= free:
         return ask.waited_s + load.step_left_s + load.decode_step_s + work
-    step_s = ask.slo.tpot_s - load.cost.margin_s
-    chunk = largest_chunk(load, step_s, prefill_chunk)
+    chunk = largest_chunk(load, ask.slo.tpot_s - (load.cost.margin_s if cautious else 0.0), prefill_chunk)
     share = MIN_CHUNKED_SHARE
     if chunk > 0:
         with_chunk = load.decode_step_s + chunk * load.cost.a1 + chunk * chunk * load.cost.b1

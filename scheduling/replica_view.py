@@ -7,8 +7,8 @@ from functools import lru_cache
 from operator import itemgetter
 
 from contracts.views import SLACK_QUANTILES, ReplicaView
-from scheduling.admission import backlog_s
-from scheduling.phases import decode_shape, starved_s
+from scheduling.admission import backlog_s, late_backlog_s, rides
+from scheduling.phases import chunk_beside, decode_shape, starved_s
 from scheduling.replica_state import ReplicaState
 from scheduling.role_guard import num_guarded
 from scheduling.slack import lower_quantile, slacks, switch_left_s
@@ -29,6 +29,9 @@ def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) 
     for queue in (state.waiting, state.to_receive):
         if queue:
             oldest_waiting_s = max(oldest_waiting_s, *[now - s.arrived_at + s.waited_s for s in queue.values()])
+    decodes = decode_shape(state)
+    riding = bool(state.prefilling or state.waiting) and rides(state)
+    chunk = chunk_beside(state, decodes) if riding else None
     return ReplicaView(
         replica_id=replica_id,
         incarnation=incarnation,
@@ -39,11 +42,11 @@ def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) 
         waiting=state.num_waiting,
         waiting_tokens=state.waiting_tokens,
         oldest_waiting_s=oldest_waiting_s,
-        backlog_s=backlog_s(state, now),
+        backlog_s=backlog_s(state, now, chunk),
         running=state.num_running,
         slack_quantiles_s=_quantiles_of(len(ordered))(ordered) if ordered else (),
         slack_mean_s=sum(ordered) / len(ordered) if ordered else 0.0,
-        decode_step_s=state.config.pipeline_depth * predictor.predict_s(decode_shape(state)),
+        decode_step_s=state.config.pipeline_depth * predictor.predict_s(decodes),
         free_blocks=ledger.num_free,
         num_blocks=ledger.num_blocks,
         block_size=state.layout.block_size,
@@ -67,5 +70,6 @@ def view_of(state: ReplicaState, now: float, replica_id: str, incarnation: str) 
         switch_left_s=None if len(ordered) == len(streams) else switch_left_s(streams, now),
         window_cuts=counters.window_cuts,
         starved_s=starved_s(state, now),
+        late_backlog_s=late_backlog_s(state, now, chunk) if riding else 0.0,
         links=state.links.views(now),
     )

@@ -15,7 +15,7 @@ from simulator.flight import Flight
 from simulator.lengths import Constant
 from simulator.run import Run, simulate
 from simulator.scenario import Scenario
-from simulator.scenarios import small, under
+from simulator.scenarios import deployed, small, under
 
 FAR = Slo(ttft_s=60.0, tpot_s=0.2)
 RULES = ["min", "mean", "sarathi(512)", "deadline", "prefill_priority"]
@@ -77,3 +77,12 @@ def test_half_of_a_loaded_fleets_requests_come_within_a_sixth_of_what_they_were_
     report = simulate(small(alternating=8, rate=24.0, duration_s=40.0, noise=0.0))
     assert report.prediction_error.p50 < 1 / 6
     assert report.usual.attained > 0.99
+
+
+@pytest.mark.slow
+def test_near_the_knee_mixed_replicas_tell_what_comes() -> None:
+    """Prompts wait for seconds, some are late, steps cost whole tiles: the predictor errs, and plans with a margin."""
+    report = simulate(small(mixed=2, rate=11.2, duration_s=40.0, **deployed("codellama2-34b", "l20", tp=4)))
+    assert report.usual.ttft_s.p90 > 3.0
+    assert report.prediction_error.p50 < 0.15
+    assert report.usual.attained > 0.95

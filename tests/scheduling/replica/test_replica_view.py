@@ -54,3 +54,22 @@ def test_a_busy_replica(replica_lab: Lab) -> None:
     assert lab.core.view(lab.now, "r", "i").draining
     lab.run()
     assert lab.core.view(lab.now, "r", "i").steps_done == len(lab.batches)
+
+
+@pytest.mark.parametrize(("rule", "late_s"), [("deadline", 0.04), ("sarathi(64)", 0.0)])
+def test_late_prompts_are_told_apart_where_they_come_last(replica_lab: Lab, rule: str, late_s: float) -> None:
+    """1 ms a token and 1e-8 s for each pair of a token with itself or one before it, those of one chunk twice: little
+    more than once in all, for it is 48 tokens that fit beside the streams, not `max_chunk`."""
+    config = ReplicaCoreConfig(admission=rule, max_running=2, max_chunk=512)
+    lab = replica_lab(Role.MIXED, config=config, num_blocks=400, block_size=16, max_context=4096)
+    lab.arrive("stream", 10, 100, slo=Slo(ttft_s=9.0, tpot_s=0.06))
+    lab.step()
+    lab.arrive("filler", 40, 100, slo=Slo(ttft_s=9.0, tpot_s=0.06))
+    while len(lab.core.state.decoding) < 2:
+        lab.step()
+    lab.arrive("late", 40, slo=Slo(ttft_s=0.5, tpot_s=0.06), waited_s=1.0)
+    lab.arrive("punctual", 2000, slo=Slo(ttft_s=9.0, tpot_s=0.06))
+    view = lab.core.view(lab.now, "r", "i")
+    assert view.late_backlog_s == pytest.approx(late_s, rel=1e-2)
+    if rule == "deadline":
+        assert view.backlog_s == pytest.approx(0.040 + 2.0 + 1e-8 * 2000 * (2000 + 48) / 2, abs=5e-4)

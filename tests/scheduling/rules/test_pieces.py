@@ -10,7 +10,7 @@ from contracts.cluster_io import Dispatch
 from contracts.request import Slo
 from contracts.views import StepCost
 from scheduling.plan_inputs import Ask, Load
-from scheduling.plan_predict import cut_ttft_s
+from scheduling.plan_predict import chunked_ttft_s, cut_ttft_s
 
 LONG = Slo(ttft_s=4.0, tpot_s=0.1)
 
@@ -72,3 +72,22 @@ def test_cut_windows_advance_as_fast_as_decode_gains_on_its_target(step_s: float
         "decode_step_s": step_s,
     }
     assert cut_ttft_s(ask, Load(**load), 0.6, max_gap_s=1.0) == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize(("waited_s", "before_s"), [(1.0, 0.4), (5.0, 0.9)])
+def test_late_prompts_of_a_mixed_replica_stand_in_the_way_of_late_ones_only(waited_s: float, before_s: float) -> None:
+    """Steps of 40 ms and 1 ms a token: of a TPOT target of 0.1 s prefill has 0.6, with a margin of 20 ms half."""
+    cost = StepCost(a0=0.04, a1=0.001, b0=0.0, b1=0.0, b2=0.0, b3=0.0, margin_s=0.02)
+    ask = Ask(prompt_tokens=10, num_sequences=1, reserve_tokens=1, slo=LONG, waited_s=waited_s)
+    load: Any = dict.fromkeys(Load.__struct_fields__, 0) | {
+        "cost": cost,
+        "backlog_s": 0.9,
+        "late_backlog_s": 0.5,
+        "tightest_slack_s": 0.0,
+        "running": 3,
+        "decode_step_s": 0.04,
+    }
+    work_s = before_s + 0.3
+    told_s = chunked_ttft_s(ask, Load(**load), 0.3, 512)
+    assert told_s == pytest.approx(waited_s + 0.04 + work_s / 0.6)
+    assert chunked_ttft_s(ask, Load(**load), 0.3, 512, cautious=True) == pytest.approx(waited_s + 0.04 + work_s / 0.5)
