@@ -222,7 +222,8 @@ class Reserve:
         if self._blocks is None:
             state = self._state
             running = (*state.prefilling.values(), *state.decoding.values(), *state.receiving.values())
-            self._blocks = sum(self._growth(s) for s in running)
+            lengths, config, block_size = state.lengths, state.config, state.layout.block_size
+            self._blocks = sum([growth_blocks(s, lengths, config, block_size) for s in running])
         return self._blocks
 
     def _growth(self, sequence: Sequence) -> int:

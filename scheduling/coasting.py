@@ -75,10 +75,12 @@ def coast(state: ReplicaState, tokens: Seq[int], durations_s: Seq[float], ended_
     assert coasts(state)
     sequences, clock = step.sequences, state.clock
     shape = step.shape  # the step is over: that of those after it is made of it
+    state.predictor.update_all(shape, durations_s)
+    shape.decode_context += num_steps * len(sequences)
     for duration_s in durations_s:
-        state.predictor.update(shape, duration_s)
+        if clock.decode_owed_s <= 0.0:
+            break
         clock.decode_owed_s = max(0.0, clock.decode_owed_s - duration_s)
-        shape.decode_context += len(sequences)
     clock.starved_since = None
     for sequence, token in zip(sequences, tokens, strict=True):
         sequence.tokens += (token,) * num_steps

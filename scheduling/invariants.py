@@ -62,6 +62,8 @@ def _check_collections(state: ReplicaState) -> None:
     queued = (*state.waiting.values(), *state.to_receive.values())
     assert state.waiting_tokens == sum(len(s.tokens) for s in queued), "waiting tokens are miscounted"
     assert not state.transfer_actions, "an action was kept back"
+    guarded = {s.request_id for s in state.sequences.values() if s.guarded and not s.is_over}
+    assert state.guarded == guarded, "who is guarded is not known"
 
 
 def _check_blocks(state: ReplicaState) -> None:

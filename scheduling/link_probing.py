@@ -163,7 +163,7 @@ class LinkTable:
 
     def views(self, now: float) -> tuple[LinkView, ...]:
         """What the fleet may know."""
-        return tuple(self._view(link, now) for link in self._links.values())
+        return tuple([self._view(link, now) for link in self._links.values()]) if self._links else ()
 
     def _fallen_to(self, link: Link, now: float) -> float | None:
         """What the rate has certainly fallen below, None as long as the estimate may hold."""

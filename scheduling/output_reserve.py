@@ -33,11 +33,12 @@ class OutputLengths:
 
         Without any such observation: `PRIOR_TOKENS` more than produced.
         """
-        first = bisect_right(self._ordered, produced)
-        longer = len(self._ordered) - first
+        ordered = self._ordered
+        first = bisect_right(ordered, produced)
+        longer = len(ordered) - first
         if longer == 0:
             return produced + PRIOR_TOKENS
-        return self._ordered[min(len(self._ordered) - 1, first + int(quantile * longer))]
+        return ordered[min(len(ordered) - 1, first + int(quantile * longer))]
 
 
 def growth_blocks(sequence: Sequence, lengths: OutputLengths, config: ReplicaCoreConfig, block_size: int) -> int:
@@ -50,11 +51,12 @@ def growth_blocks(sequence: Sequence, lengths: OutputLengths, config: ReplicaCor
     """
     if sequence.sends:
         return 0
-    if sequence.preemptions >= config.max_preemptions:
-        total = sequence.max_output
-    else:
-        risk = (1.0 - config.output_reserve_quantile) / 2.0**sequence.preemptions
-        total = min(sequence.max_output, lengths.expect(sequence.num_output, 1.0 - risk))
+    total, num_tokens = sequence.max_output, len(sequence.tokens)
+    if sequence.preemptions < config.max_preemptions:
+        risk = 1.0 - config.output_reserve_quantile
+        if sequence.preemptions:
+            risk /= 2.0**sequence.preemptions
+        total = min(total, lengths.expect(num_tokens - sequence.num_prompt, 1.0 - risk))
     positions = sequence.num_prompt + total - 1  # the last output token is never fed back, so it needs no KV
-    held = len(sequence.blocks) or -(-len(sequence.tokens) // block_size)
+    held = len(sequence.blocks) or -(-num_tokens // block_size)
     return max(0, -(-positions // block_size) - held)

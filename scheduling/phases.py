@@ -162,7 +162,7 @@ def mixed_grants(state: ReplicaState, decodes: StepShape, now: float) -> list[Pr
         return [PrefillGrant(math.inf, config.max_chunk)]
     else:
         # Clocks were started: this step decodes them. A fixed budget protects none but guarded streams.
-        due = min(_due(state, s) for s in state.decoding.values() if s.guarded or not fixed)
+        due = min([_due(state, s) for s in state.decoding.values() if s.guarded or not fixed])
         spare = min(config.max_gap_s, max(0.0, due - now)) / config.pipeline_depth
         grants = []
         if decodes.predict_s(state.predictor.cost) < spare:
@@ -205,12 +205,13 @@ def note_step(state: ReplicaState, step: StepInFlight, duration_s: float, now: f
     clock, share = state.clock, state.config.overdraft_share
     if state.config.rule.follows_load:
         state.load.landed(now - step.started_at)
-    decode_s = duration_s * _decode_part(state, step.shape)
     if step.overdraft_over_s is not None:
         state.counters.overdraft_s += max(0.0, duration_s - step.overdraft_over_s)
-    if step.owes:
-        clock.decode_owed_s += (duration_s - decode_s) * (1.0 - share) / share
-    clock.decode_owed_s = max(0.0, clock.decode_owed_s - decode_s) if state.decoding else 0.0
+    if step.owes or clock.decode_owed_s > 0.0:
+        decode_s = duration_s * _decode_part(state, step.shape)
+        if step.owes:
+            clock.decode_owed_s += (duration_s - decode_s) * (1.0 - share) / share
+        clock.decode_owed_s = max(0.0, clock.decode_owed_s - decode_s) if state.decoding else 0.0
     if step.batch.phase is not Phase.PREFILL or not state.decoding:
         clock.starved_since = None
     elif clock.starved_since is None:
@@ -256,4 +257,8 @@ def could_prefill(state: ReplicaState) -> bool:
 
 
 def _any_urgent(state: ReplicaState, now: float) -> bool:
-    return any(is_urgent(state, s, now) for s in (*state.prefilling.values(), *state.waiting.values()))
+    for prompts in (state.prefilling, state.waiting):
+        for sequence in prompts.values():
+            if is_urgent(state, sequence, now):
+                return True
+    return False

@@ -16,26 +16,31 @@ from scheduling.sequence import Sequence, Status
 
 def moore_hodgson(jobs: Seq[tuple[float, float]], start: float) -> tuple[list[int], list[int]]:
     """Indices of `(deadline, duration_s)` jobs that can be on time, in deadline order, and of the dropped, likewise."""
-    order = sorted(range(len(jobs)), key=lambda index: (jobs[index][0], index))
+    order = sorted(range(len(jobs)), key=[deadline for deadline, _ in jobs].__getitem__)
     longest: list[tuple[float, int]] = []
     dropped: set[int] = set()
     end = start
     for index in order:
         deadline, duration = jobs[index]
         end += duration
-        heapq.heappush(longest, (-duration, index))
+        if dropped:
+            heapq.heappush(longest, (-duration, index))
+        else:  # no heap before something has to be dropped
+            longest.append((-duration, index))
         if end > deadline:
+            if not dropped:
+                heapq.heapify(longest)
             minus_duration, victim = heapq.heappop(longest)
             end += minus_duration
             dropped.add(victim)
+    if not dropped:
+        return order, []
     return [i for i in order if i not in dropped], [i for i in order if i in dropped]
 
 
 def level_of(sequence: Sequence, config: ReplicaCoreConfig, now: float) -> int:
     """Effective priority: the request's own, plus one for every `aged_after` TTFT targets it has waited."""
-    return sequence.request.priority + int(
-        sequence.age_s(now) / (config.aged_after * max(sequence.request.slo.ttft_s, 1e-3))
-    )
+    return sequence.priority + int(sequence.age_s(now) / (config.aged_after * max(sequence.request.slo.ttft_s, 1e-3)))
 
 
 def order_prompts(
@@ -45,21 +50,25 @@ def order_prompts(
     those of strictly higher priority, which they may have been preempted for; the oldest first."""
     if len(prompts) == 1:
         return list(prompts)
-    preempted = [s for s in prompts if s.status is Status.PREEMPTED]
-    preempted.sort(key=lambda s: (-s.request.priority, s.arrived_at))
+    preempted: list[Sequence] = []
     levels: dict[int, list[int]] = {}
+    again = Status.PREEMPTED
     for index, sequence in enumerate(prompts):
-        if sequence.status is not Status.PREEMPTED:
+        if sequence.status is again:
+            preempted.append(sequence)
+        else:
             levels.setdefault(level_of(sequence, config, now), []).append(index)
+    preempted.sort(key=lambda s: (-s.priority, s.arrived_at))
     ordered: list[Sequence] = []
     start = now
     for level in sorted(levels, reverse=True):
-        lowest = min(prompts[i].request.priority for i in levels[level])
-        ordered += [s for s in preempted if s.request.priority >= lowest]
-        preempted = [s for s in preempted if s.request.priority < lowest]
         members = levels[level]
+        if preempted:
+            lowest = min(prompts[i].priority for i in members)
+            ordered += [s for s in preempted if s.priority >= lowest]
+            preempted = [s for s in preempted if s.priority < lowest]
         jobs = [(prompts[i].ttft_deadline, durations_s[i]) for i in members]
         on_time, dropped = moore_hodgson(jobs, start)
         ordered += [prompts[members[i]] for i in on_time + dropped]
-        start += sum(durations_s[i] for i in members)
+        start += sum([durations_s[i] for i in members])
     return ordered + preempted

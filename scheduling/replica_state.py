@@ -74,6 +74,7 @@ class ReplicaState:
     `in_flight` is the oldest step that runs; `behind`, oldest first, are those that a pipeline has taken in after it,
     and `flying`, kept only where there may be several, names the sequences of all of them. `held` names streams that
     the last batch left out.
+    `guarded` names those that `scheduling.role_guard` protects, until they are over.
     `transfer_actions` are what the event at hand asks of the data plane; `links` is keyed by peer.
     """
 
@@ -98,6 +99,7 @@ class ReplicaState:
     links: LinkTable = field(default_factory=LinkTable)
     transfer_actions: list[ReplicaAction] = field(default_factory=list)
     computing: dict[bytes, Sequence] = field(default_factory=dict)
+    guarded: set[str] = field(default_factory=set)
     waiting_tokens: int = 0
     in_flight: StepInFlight | None = None
     behind: list[StepInFlight] = field(default_factory=list)
@@ -224,6 +226,7 @@ class ReplicaState:
         if sequence.status is not Status.SENDING:
             self.counters.ended += 1
         self._close_ticket(sequence, now, finished=finished)
+        self.guarded.discard(sequence.request_id)
         if sequence.transfer_open or self.in_step(sequence):
             sequence.move_to(Status.ENDING, now)
         else:
@@ -233,6 +236,11 @@ class ReplicaState:
         """A step or a transfer that an ending sequence took part in is over: free its blocks if it was the last."""
         if not sequence.transfer_open and not self.in_step(sequence):
             self._bury(sequence, now)
+
+    def guard(self, sequence: Sequence) -> None:
+        """No prefill takes more of its time than its slack, from now on until it is over."""
+        sequence.guarded = True
+        self.guarded.add(sequence.request_id)
 
     def announce(self, sequence: Sequence) -> SequenceStart:
         """What the engine must know once."""

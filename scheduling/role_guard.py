@@ -33,7 +33,7 @@ def assign_role(state: ReplicaState, role: Role, now: float) -> None:
         late = state.role is Role.PREFILL and not sequence.guarded and sequence.first_decode_at is not None
         if late and sequence.deadline < now:
             sequence.deadline = now
-        sequence.guarded = True
+        state.guard(sequence)
     state.role = role
     state.clock.lease_until = -math.inf
     if state.prefilling or state.waiting:
@@ -44,7 +44,7 @@ def note_role_of(state: ReplicaState, sequence: Sequence, now: float) -> None:
     """A leg that was planned under an earlier role arrives only now: it is treated like those that were here before."""
     leg = sequence.request.leg
     if isinstance(leg, DecodeLeg) and state.role is Role.PREFILL:
-        sequence.guarded = True
+        state.guard(sequence)
     elif isinstance(leg, PrefillLeg):
         bridge_lease(state, now)
 
@@ -57,15 +57,16 @@ def bridge_lease(state: ReplicaState, now: float) -> None:
 
 def guards(state: ReplicaState) -> bool:
     """Whether any running stream is guarded."""
-    return any(stream.guarded for stream in state.decoding.values())
+    return not state.guarded.isdisjoint(state.decoding)
 
 
 def guarded_allowance_s(state: ReplicaState, now: float) -> float:
     """How long every guarded stream can do without its next token: the least of their slacks, and of the times left to
     the TTFT targets of those whose clock has not started. Infinite without any."""
     allowed = math.inf
-    for stream in state.decoding.values():
-        if not stream.guarded:
+    for request_id in state.guarded:
+        stream = state.decoding.get(request_id)
+        if stream is None:
             continue
         if stream.first_decode_at is not None:
             allowed = min(allowed, stream.deadline - now)
@@ -76,4 +77,4 @@ def guarded_allowance_s(state: ReplicaState, now: float) -> float:
 
 def num_guarded(state: ReplicaState) -> int:
     """Sequences of an earlier role that still decode here or will."""
-    return sum([not sequence.is_over for sequence in state.sequences.values() if sequence.guarded])
+    return len(state.guarded)

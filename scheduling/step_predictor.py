@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Sequence as Seq
 
 from contracts.views import StepCost
 from scheduling.step_shape import NUM_TERMS, StepShape
@@ -131,23 +132,32 @@ class StepPredictor:
 
     def update(self, shape: StepShape, duration_s: float) -> None:
         """Learn from one step. Durations that cannot be (not positive, not below an hour) are ignored."""
-        tokens = shape.tokens
-        if tokens == 0 or not (0.0 < duration_s < MAX_STEP_S):
+        self.update_all(shape, (duration_s,))
+
+    def update_all(self, shape: StepShape, durations_s: Seq[float]) -> None:
+        """Learn from steps that followed each other: the first of this shape, in each of the others the decode rows have
+        one token more of context."""
+        tokens, context, decodes = shape.tokens, shape.decode_context, shape.decodes
+        if tokens == 0:
             return
-        t0, t1, t2, t3, t4, t5 = self._believed
-        x1, x2, x3 = tokens * _S1, shape.past_chunk * _S2, shape.chunk_sq * _S3
-        x4, x5 = shape.decode_context * _S4, shape.decodes * _S5
-        predicted = t0 + t1 * x1 + t2 * x2 + t3 * x3 + t4 * x4 + t5 * x5
-        target = shortest = duration_s
-        if predicted > _SHORTEST_S:
-            self._relative.add((duration_s - predicted) / predicted)
-            target = min(max(target, predicted / MAX_SURPRISE), predicted * MAX_SURPRISE)
-            shortest = target if target < predicted else predicted
-        self._absolute.add(target - predicted)
-        weight = 1.0 / (shortest if shortest > _SHORTEST_S else _SHORTEST_S)
-        self._correct(weight, x1 * weight, x2 * weight, x3 * weight, x4 * weight, x5 * weight, target * weight)
-        self.num_updates += 1
-        self._cost = None
+        x1, x2, x3, x5 = tokens * _S1, shape.past_chunk * _S2, shape.chunk_sq * _S3, decodes * _S5
+        for duration_s in durations_s:
+            x4 = context * _S4
+            context += decodes
+            if not (0.0 < duration_s < MAX_STEP_S):
+                continue
+            t0, t1, t2, t3, t4, t5 = self._believed
+            predicted = t0 + t1 * x1 + t2 * x2 + t3 * x3 + t4 * x4 + t5 * x5
+            target = shortest = duration_s
+            if predicted > _SHORTEST_S:
+                self._relative.add((duration_s - predicted) / predicted)
+                target = min(max(target, predicted / MAX_SURPRISE), predicted * MAX_SURPRISE)
+                shortest = target if target < predicted else predicted
+            self._absolute.add(target - predicted)
+            weight = 1.0 / (shortest if shortest > _SHORTEST_S else _SHORTEST_S)
+            self._correct(weight, x1 * weight, x2 * weight, x3 * weight, x4 * weight, x5 * weight, target * weight)
+            self.num_updates += 1
+            self._cost = None
 
     def _correct(self, x0: float, x1: float, x2: float, x3: float, x4: float, x5: float, target: float) -> None:
         """One equation more. The covariance is symmetric: of its 36 numbers 21 are kept, row by row from the diagonal
