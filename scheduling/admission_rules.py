@@ -60,6 +60,9 @@ class Budget(StrEnum):
     PREDICTIVE = "predictive"
 
 
+_FOLLOW_LOAD = (Budget.GREEDY, Budget.PREDICTIVE)
+
+
 class AdmissionRule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule as a value. `name` is how it was written, `role` that of the replicas it is about.
 
@@ -85,7 +88,7 @@ class AdmissionRule(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def follows_load(self) -> bool:
         """Steps hold so many tokens as `scheduling.chunk_policies` finds."""
-        return self.budget in (Budget.GREEDY, Budget.PREDICTIVE)
+        return self.budget in _FOLLOW_LOAD
 
     @property
     def in_turn(self) -> bool:

@@ -152,7 +152,7 @@ def mixed_grants(state: ReplicaState, decodes: StepShape, now: float) -> list[Pr
     config = state.config
     if not could_prefill(state):
         return []
-    rule = config.rule
+    rule = state.config.rule
     fixed = rule.budget is Budget.FIXED or rule.follows_load
     if fixed and not guards(state):
         tokens = (step_tokens(state, decodes, now) if rule.follows_load else rule.tokens) - decodes.tokens
@@ -162,7 +162,8 @@ def mixed_grants(state: ReplicaState, decodes: StepShape, now: float) -> list[Pr
         return [PrefillGrant(math.inf, config.max_chunk)]
     else:
         # Clocks were started: this step decodes them. A fixed budget protects none but guarded streams.
-        due = min([_due(state, s) for s in state.decoding.values() if s.guarded or not fixed])
+        streams = [s for s in state.decoding.values() if s.guarded] if fixed else list(state.decoding.values())
+        due = min([_due(state, s) for s in streams] if state.flying else [s.deadline for s in streams])
         spare = min(config.max_gap_s, max(0.0, due - now)) / config.pipeline_depth
         grants = []
         if decodes.predict_s(state.predictor.cost) < spare:

@@ -63,7 +63,7 @@ def prompts_in_order(state: ReplicaState, now: float, *, urgent_only: bool = Fal
 
 def _in_turn(state: ReplicaState) -> bool:
     """Whether prompts go in order of arrival within their priority: so do the published systems."""
-    return state.config.rule.in_turn and state.role is state.config.rule.role
+    return state.role is state.config.rule.role and state.config.rule.in_turn
 
 
 class PrefillPicker:

@@ -237,11 +237,6 @@ class ReplicaState:
         if not sequence.transfer_open and not self.in_step(sequence):
             self._bury(sequence, now)
 
-    def guard(self, sequence: Sequence) -> None:
-        """No prefill takes more of its time than its slack, from now on until it is over."""
-        sequence.guarded = True
-        self.guarded.add(sequence.request_id)
-
     def announce(self, sequence: Sequence) -> SequenceStart:
         """What the engine must know once."""
         sequence.announced = True

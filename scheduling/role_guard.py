@@ -33,18 +33,23 @@ def assign_role(state: ReplicaState, role: Role, now: float) -> None:
         late = state.role is Role.PREFILL and not sequence.guarded and sequence.first_decode_at is not None
         if late and sequence.deadline < now:
             sequence.deadline = now
-        state.guard(sequence)
+        _guard(state, sequence)
     state.role = role
     state.clock.lease_until = -math.inf
     if state.prefilling or state.waiting:
         bridge_lease(state, now)
 
 
+def _guard(state: ReplicaState, sequence: Sequence) -> None:
+    sequence.guarded = True
+    state.guarded.add(sequence.request_id)
+
+
 def note_role_of(state: ReplicaState, sequence: Sequence, now: float) -> None:
     """A leg that was planned under an earlier role arrives only now: it is treated like those that were here before."""
     leg = sequence.request.leg
     if isinstance(leg, DecodeLeg) and state.role is Role.PREFILL:
-        state.guard(sequence)
+        _guard(state, sequence)
     elif isinstance(leg, PrefillLeg):
         bridge_lease(state, now)
 

@@ -135,8 +135,8 @@ class StepPredictor:
         self.update_all(shape, (duration_s,))
 
     def update_all(self, shape: StepShape, durations_s: Seq[float]) -> None:
-        """Learn from steps that followed each other: the first of this shape, in each of the others the decode rows have
-        one token more of context."""
+        """Learn from steps that followed each other: the first of this shape, and from each to the next each decode row
+        has one token more of context."""
         tokens, context, decodes = shape.tokens, shape.decode_context, shape.decodes
         if tokens == 0:
             return
