@@ -267,6 +267,7 @@ class ReplicaRecord:
             joins=sent.joins,
             step_left_s=view.decode_step_s / 2 if view.running and view.phase is not _PREFILL_PHASE else 0.0,
             rides=view.role is _MIXED and view.running > 0 and rule.budget is not _PREFILL_FIRST,
+            guarded=view.guarded,
         )
 
     def _window_due_at(self, now: float) -> float | None:

@@ -18,7 +18,7 @@ from scheduling.cluster_requests import RequestRecord
 from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_index import LIST_ALL, WARM, warmest
 from scheduling.plan_choice import plan_request
-from scheduling.plan_disaggregated import LATE_PROMPTS
+from scheduling.plan_disaggregated import SPARED_PROMPTS
 from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Load
 from scheduling.plan_room import place_objection
 from scheduling.prefix_index import PrefixIndex
@@ -46,7 +46,7 @@ def may_take(ask: Ask, load: Load, config: ClusterCoreConfig) -> bool:
         return isinstance(plan_request(ask, FleetLoads(rings=((load,),)), config), Candidate)
     if role is _DECODE:
         return place_objection(ask, load) is None
-    return load.closed is None and (load.waiting <= LATE_PROMPTS or load.backlog_s <= ask.ttft_left_s)
+    return load.closed is None and (load.waiting <= SPARED_PROMPTS or load.backlog_s <= ask.ttft_left_s)
 
 
 _Demand = tuple[Layout | None, OnUnavailable | None]

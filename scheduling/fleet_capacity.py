@@ -30,6 +30,7 @@ BUSIEST = 0.9
 """Above this share of its time no queue keeps a latency target."""
 HALVINGS = 24
 LEAST_S = 1e-9
+LEAST_SHARE = 0.01
 OUT_OF_REACH = 1.2
 """A target that no replica meets even alone is planned for as this multiple of what is reached alone."""
 
@@ -66,6 +67,12 @@ def role_rates(demand: Demand, site: Site) -> RoleRates:
     )
 
 
+def guarded_prefill_rate(demand: Demand, site: Site, step_s: float) -> float:
+    """Prompts per second of a prefill replica that still has streams of an earlier role, whose decode step takes so
+    long: each TPOT target of time holds one, and prefill gets the rest."""
+    return _Load(demand, site, max(0.0, 1.0 - step_s / demand.slo.tpot_s)).prefill_rate()
+
+
 def within(rates: RoleRates, layout: Layout | None) -> RoleRates:
     """The same for a deployment that demands a layout of every request: what is of no use to it carries nothing."""
     none = {"alternating": 0.0, "mixed": 0.0, "prefill": 0.0, "decode": 0.0}
@@ -81,9 +88,9 @@ def within(rates: RoleRates, layout: Layout | None) -> RoleRates:
 
 
 class _Load:
-    """The demand in seconds of this fleet's replicas."""
+    """The demand in seconds of this fleet's replicas, which prefill for this share of their time."""
 
-    def __init__(self, demand: Demand, site: Site) -> None:
+    def __init__(self, demand: Demand, site: Site, prefilling: float = 1.0) -> None:
         cost, self._demand, self._site = site.cost, demand, site
         tokens = max(1, round(demand.prompt_tokens))
         long_tokens = max(tokens, round(demand.long_prompt_tokens))
@@ -93,9 +100,13 @@ class _Load:
         self.prefill_s = max(LEAST_S, predict_prefill_s(cost, past=0, tokens=tokens, chunk=site.prefill_chunk))
         long_s = predict_prefill_s(cost, past=0, tokens=long_tokens, chunk=site.prefill_chunk)
         self.riding_s = max(LEAST_S, self.prefill_s - cost.a0 * -(-tokens // site.prefill_chunk))
+        prefilling = max(LEAST_SHARE, prefilling)
+        self.prefill_s, self.riding_s, long_s = (
+            each_s / prefilling for each_s in (self.prefill_s, self.riding_s, long_s)
+        )
         alone_s = self.step_s + self.per_stream_s
         self.tpot_s = max(demand.slo.tpot_s, OUT_OF_REACH * alone_s)
-        self.ttft_s = max(demand.slo.ttft_s, OUT_OF_REACH * self.prefill_s)
+        self.ttft_s = max(demand.slo.ttft_s, OUT_OF_REACH * self.prefill_s * prefilling)
         # A prompt that is late even alone is nothing to plan for.
         self.long_prefill_s = min(long_s, self.ttft_s / OUT_OF_REACH)
 

@@ -2,13 +2,15 @@
 
 Every few seconds the demand, the replicas' own step costs and the measured links give what one replica carries in each
 role (`fleet_capacity`), and that gives the mix that carries most (`fleet_mixes`). The fleet moves towards it only when
-the present mix is near its limit, the other carries clearly more, and this is certain (`fleet_certainty`) or was found
-several times in a row; then one replica after the other, each as soon as the one before says its new role. Whoever has
-least of what its new role does not do changes first. Pinned replicas never do.
+the present mix is near its limit, the other carries clearly more, this is certain (`fleet_certainty`) or was found
+several times in a row, and brings in more than the way there costs (`fleet_passage`). Then one replica changes after
+the other, each as soon as the one before says its new role. Whoever has least of what its new role does not do changes
+first. Pinned replicas never do.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from contracts.cluster_io import ClientRequestArrived, ClusterAction
@@ -22,7 +24,8 @@ from scheduling.fleet_capacity import RoleRates, Site, role_rates, within
 from scheduling.fleet_certainty import certain_gain, certain_rate
 from scheduling.fleet_decisions import FleetDecisions
 from scheduling.fleet_mixes import Bounds, Mix, best_mix, carried
-from scheduling.fleet_site import decoding_now, poolable, site_of
+from scheduling.fleet_passage import FREE_SHARE, Passage, gained, passage
+from scheduling.fleet_site import COLLAPSED, decoding_now, link_rate, poolable, site_of
 from scheduling.fleet_workload import Demand, DemandEstimate
 from scheduling.role_changes import RoleChanges
 
@@ -30,6 +33,8 @@ BUILD_ORDER = (Role.DECODE, Role.PREFILL, Role.ALTERNATING, Role.MIXED)
 """A decode replica without a prefill replica can still serve whole requests; a prefill replica alone is no use."""
 SAYS_S = 1.0
 """A replica that does not say its new role within so long is not waited for."""
+MOVES = 4
+"""From the times of so many changes of the mix it is told how long the next one may last."""
 
 
 class FleetPlanner:
@@ -55,6 +60,8 @@ class FleetPlanner:
         self._evaluated_at: float | None = None
         self._changed_at: float | None = None
         self._reached_at: float | None = None
+        self._moved_at: deque[float] = deque(maxlen=MOVES)
+        self._link: float | None = None
         self.demand: Demand | None = None
         self.capacity: float | None = None
         self.utilisation: float | None = None
@@ -79,12 +86,19 @@ class FleetPlanner:
         config = self._config.planner
         if not config.enabled:
             return []
-        if self._evaluated_at is None or now >= self._evaluated_at + config.every_s:
+        if self._evaluated_at is None or now >= self._evaluated_at + config.every_s or self._link_fell(now):
             self._evaluated_at = now
             self._evaluate(now)
         if self._goal is None or self._goal.total != len(self._members()) or not self._may_change(now):
             return []
         return self._approach(now)
+
+    def _link_fell(self, now: float) -> bool:
+        """Whether the links carry far less than at the last evaluation: that does not wait for the next one."""
+        if self._link is None:
+            return False
+        rate = link_rate(self._members(), self._fleet, self._config, now)
+        return rate is not None and rate < COLLAPSED * self._link
 
     def _may_change(self, now: float) -> bool:
         """Whether the last change was long enough ago, and is done: with two under way nobody may be left to serve."""
@@ -100,6 +114,7 @@ class FleetPlanner:
         if self._goal is not None and self._goal.total != len(members):
             self._goal = None  # it was for the fleet as it was before a replica came or went
         site = site_of(members, self._fleet, self._config, now)
+        self._link = None if site is None else site.link_bytes_per_s
         if site is None:
             self.demand = self.capacity = self.utilisation = self._goal = None
             return
@@ -133,15 +148,31 @@ class FleetPlanner:
         if not wanted or held:
             self._found = (None, 0)
             return
-        certain = self._is_certain(present, best, demand, now_carried, site)
-        if self._estimate.is_young(now) and not certain and then_carried < config.drastic * now_carried:
+        within_s = self._pays_within_s(now)
+        way = self._way(best, demand, rates, site, now)
+        certain = way.lasts_s <= FREE_SHARE * within_s or self._is_certain(present, best, demand, now_carried, site)
+        too_soon = self._estimate.is_young(now) and not certain and then_carried < config.drastic * now_carried
+        if too_soon or gained(demand.rate, now_carried, then_carried, way, within_s, config.comfort) <= 0.0:
             self._found = (None, 0)
             return
         mix, times = self._found
         self._found = (best, times + 1 if mix is not None and _alike(mix, best) else 1)
         if certain or self._found[1] >= config.confirm:
             self._goal, self._found = best, (None, 0)
+            self._moved_at.append(now)
             self._tell(present, best, demand, rates, site, now)
+
+    def _way(self, best: Mix, demand: Demand, rates: RoleRates, site: Site, now: float) -> Passage:
+        views = [record.view for record in self._members()]
+        output_tokens = max(demand.output_tokens, self._estimate.ended_tokens(now))
+        return passage(views, best, demand, rates, site, output_tokens)
+
+    def _pays_within_s(self, now: float) -> float:
+        """How long a change has to bring in what the way there costs: until the load may be another one again."""
+        within_s = self._config.planner.pays_within_s
+        if len(self._moved_at) < 2:
+            return within_s
+        return min(within_s, (now - self._moved_at[0]) / len(self._moved_at))
 
     def _is_certain(self, present: Mix, best: Mix, demand: Demand, now_carried: float, site: Site) -> bool:
         """Whether the present mix is over its comfort and the other one better, whatever the error of the estimate."""

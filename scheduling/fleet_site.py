@@ -17,10 +17,15 @@ from scheduling.link_math import cautious_rate
 LOOKED_AT = 2048
 """How many links are looked at at most: there are as many as pairs of replicas."""
 
-FRESH_S = 5.0
+FRESH_S = 2.0
 COLLAPSED = 0.25
 """Links measured within the last seconds speak for all when they are slower by this factor: when the network changes,
-the idle ones know last. Transfers side by side share a link, so a smaller difference tells nothing."""
+the idle ones know last. Transfers side by side share a link, so a smaller difference tells nothing. Nor does the
+spread of what was measured: estimates that contradict each other are of a link that is shared, not of one that fell."""
+
+OF_BOUND = 0.25
+"""Of a link whose transfers are overdue (age 0) only a bound is known, which falls as they go on: so much is counted
+on. Waiting for the bound to come down would send everything that arrives meanwhile into the same queue."""
 
 
 def site_of(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCoreConfig, now: float) -> Site | None:
@@ -68,7 +73,7 @@ def mean_cost(views: Sequence[ReplicaView]) -> StepCost:
 
 def link_rate(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCoreConfig, now: float) -> float | None:
     """What the faster links between these replicas can be counted on for, in bytes/s: the upper quartile, since
-    transfers that meet at a receiver make links look slower than they are. Where the fresh ones have collapsed, their
+    transfers that meet at a receiver make links look slower than they are. Where all fresh ones have collapsed, their
     median; what the configuration says of links never measured when none was; None when no two replicas could hand
     over: no pools are built where not one link is up, though those that are there may still be connecting."""
     able = sum(bool(record.identity.data_endpoints) for record in members)
@@ -83,11 +88,13 @@ def link_rate(members: Sequence[ReplicaRecord], fleet: Fleet, config: ClusterCor
         rate = cautious_rate(link, age_s, config.link_caution, config.link_spread_per_s)
         if rate is not None:
             rates.append(rate)
-            if age_s <= FRESH_S:
-                fresh.append(rate)
+            if age_s <= FRESH_S and link.bytes_per_s is not None:
+                is_bound = link.age_s == 0.0 and link.bytes_in_flight > 0
+                fresh.append(link.bytes_per_s * (OF_BOUND if is_bound else 1.0))
     if rates:
         known = sorted(rates)[3 * len(rates) // 4]
-        return median(fresh) if fresh and median(fresh) < COLLAPSED * known else known
+        share = COLLAPSED if len(fresh) > 1 else COLLAPSED**2  # one link alone must say it clearly
+        return median(fresh) if fresh and max(fresh) < share * known else known
     return config.link_unmeasured_bytes_per_s if up else None
 
 

@@ -13,6 +13,9 @@ from scheduling.recent_arrivals import RecentArrivals, agree
 from scheduling.window_mean import WindowMean
 
 PRIOR_OUTPUT_TOKENS = 64.0
+PRIOR_ENDS = 4.0
+"""The prior counts as so many ended sequences. Short outputs end first and few outputs are short: what was made so far
+by what has ended is far too much in the first seconds."""
 MOST_SURPRISE = 4.0
 """What runs is believed up to so many times the output that was seen to end: after a burst there are few arrivals."""
 LEAST_SURPRISE = 1.5
@@ -94,6 +97,10 @@ class DemandEstimate:
         self._outputs.add(now, output_tokens)
         self._fresh_outputs.add(now, output_tokens)
 
+    def ended_tokens(self, now: float) -> float:
+        """Mean output of the sequences that ended lately: those that run now are like them, whatever arrives."""
+        return self._outputs.mean(now) or PRIOR_OUTPUT_TOKENS
+
     def at(self, now: float, running: int, decode_step_s: float, prefill_s_per_token: float) -> Demand | None:
         """The demand, or None when nothing arrived within the window.
 
@@ -117,7 +124,8 @@ class DemandEstimate:
             self._made_tokens += running * decoding / decode_step_s * min(LONGEST_LOOK_S, now - self._looked_at)
         self._looked_at = now
         if self.is_young(now):
-            ended = max(ended, (self._made_tokens + PRIOR_OUTPUT_TOKENS) / (self._num_ended + 1))
+            made = self._made_tokens + PRIOR_ENDS * PRIOR_OUTPUT_TOKENS
+            ended = max(ended, made / (self._num_ended + PRIOR_ENDS))
         from_running = running * decoding / (rate * decode_step_s) if decode_step_s > 0.0 else 0.0
         expected, known = window.expected_output(now)
         seen = max(ended, min(from_running, MOST_SURPRISE * ended))

@@ -24,15 +24,16 @@ from contracts.plan import FallbackKind
 from scheduling.config import ClusterCoreConfig
 from scheduling.link_math import cautious_rate, exposed_transfer_s, is_sustainable, queued_transfer_s
 from scheduling.plan_inputs import Ask, Candidate, FleetLoads, Load, PlannedHandoff
-from scheduling.plan_predict import decode_step_s, meets_targets, prefill_on_s
+from scheduling.plan_predict import decode_step_s, guarded_wait_s, meets_targets, prefill_on_s
 from scheduling.plan_room import place_objection, prompt_fits
 
 # Names of their own: in Python 3.11 looking a member up in its class takes ten times as long.
 _DISAGGREGATED = Layout.DISAGGREGATED
 FEW = 3
 ALL_PAIRS = 16
-LATE_PROMPTS = 1
-"""A prompt that will miss its targets is sent to a prefill replica with at most so many others waiting."""
+SPARED_PROMPTS = 1
+"""A prompt in time whose hand-off its link does not sustain is sent to a prefill replica with at most so many others
+waiting. One that will be late goes only where none waits: queued there, late ones would make all that follow late."""
 ABOUT_THE_SAME = 1.25
 """Costs that differ by less are the same: rates and times are not known better, and whoever measured a little faster
 would get every request until its streams miss their targets."""
@@ -65,7 +66,8 @@ def plan_disaggregated(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -
         return _why_none(ask, fleet)
     if not best.meets and best.handoff is not None:
         waiting = best.handoff.giver.waiting
-        if waiting > LATE_PROMPTS or (ask.yields and waiting):
+        in_time = best.ready_s <= ask.slo.ttft_s
+        if waiting > (SPARED_PROMPTS if in_time and not ask.yields else 0):
             return NoPair(f"{best.handoff.giver.replica_id}: {waiting} prompts wait")
     return best
 
@@ -120,8 +122,8 @@ def pair_candidate(ask: Ask, giver: Load, taker: Load, link: LinkView, config: C
     measured = cautious_rate(link, age_s, config.link_caution, config.link_spread_per_s)
     rate = config.link_unmeasured_bytes_per_s if measured is None else measured
     step_in_flight_s = taker.decode_step_s if taker.running else 0.0
-    start_s = max(step_in_flight_s, giver.backlog_s)
     prefill_s = prefill_on_s(ask, giver, config.prefill_chunk)
+    start_s = max(step_in_flight_s, giver.backlog_s + guarded_wait_s(ask, giver, prefill_s))
     skipped = min(ask.cached_on(taker.replica_id), ask.prompt_tokens - 1)
     num_bytes = (handoff_tokens(ask, giver.block_size) - skipped) * giver.kv_bytes_per_token
     ahead = giver.waiting_tokens * giver.kv_bytes_per_token + link.bytes_in_flight

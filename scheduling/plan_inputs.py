@@ -81,7 +81,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     `starved_s` is how long the current window has kept streams waiting, as of the view. `step_left_s` is what the
     decode step in flight has left on average. `joins`: a prompt would share its step with others that wait. `rides`:
-    chunks ride in decode steps, which pay the fixed part of a step; `backlog_s` is without it then.
+    chunks ride in decode steps, which pay the fixed part of a step; `backlog_s` is without it then. `guarded` sequences
+    of an earlier role still decode there or will.
 
     `window_s` is the predicted prefill time of all prompts of the current window, done or not; `turn` is its turn, or
     its last one.
@@ -119,6 +120,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     late_backlog_s: float = 0.0
     joins: bool = False
     rides: bool = False
+    guarded: int = 0
 
     @property
     def idle(self) -> bool:

@@ -138,6 +138,20 @@ def chunked_ttft_s(ask: Ask, load: Load, prefill_s: float, prefill_chunk: int, *
     return ask.waited_s + load.step_left_s + load.decode_step_s + free + (work - free) / share
 
 
+def guarded_wait_s(ask: Ask, load: Load, prefill_s: float) -> float:
+    """How much longer prompts take on a prefill replica that still decodes streams of an earlier role.
+
+    As on an alternating replica that cuts its window: slack goes first, then each TPOT target of time holds one decode
+    step, and prefill gets the rest (`scheduling.role_guard`).
+    """
+    if load.guarded == 0:
+        return 0.0
+    work_s = load.backlog_s + prefill_s
+    free_s = min(work_s, max(0.0, load.tightest_slack_s or 0.0))
+    share = max(MIN_CHUNKED_SHARE, 1.0 - load.decode_step_s / max(ask.slo.tpot_s, load.decode_step_s))
+    return load.step_left_s + free_s + (work_s - free_s) / share - work_s
+
+
 def largest_chunk(load: Load, step_s: float, prefill_chunk: int) -> int:
     """Most prompt tokens whose step beside the running streams lasts at most `step_s`: the root of the quadratic, moved
     to where the predicted time itself says so."""

@@ -20,6 +20,9 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     `near_limit`, or with more prefill queued than the TTFT target has time for, a gain of `any_gain` is worth a change,
     too. Where `any_gain` is certain, however the load may be within the error of its estimate, the change begins at
     once; before a whole window was seen nothing else is believed but a gain of `drastic`.
+
+    A change also costs: prefill replicas keep the streams they had until those end. It must bring in more than that
+    within `pays_within_s`, or within the time that lay between the last changes, if that is less.
     """
 
     enabled: bool = False
@@ -33,10 +36,11 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     near_limit: float = 0.9
     any_gain: float = 1.1
     drastic: float = 2.0
+    pays_within_s: float = 80.0
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
-        for name in ("every_s", "window_s", "change_every_s", "hold_s"):
+        for name in ("every_s", "window_s", "change_every_s", "hold_s", "pays_within_s"):
             require(getattr(self, name) > 0.0, f"planner.{name}", "must be positive")
         for name in ("gain", "any_gain", "drastic"):
             require(getattr(self, name) >= 1.0, f"planner.{name}", "must be at least 1")
