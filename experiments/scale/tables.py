@@ -94,8 +94,8 @@ def many_replicas(rows: Rows) -> Iterator[str]:
     yield from (
         "One router, one process; prompts of 1155 and answers of 28 tokens on average, 4 requests a second and each;",
         "replicas without a data plane, each with a view at least every 0.5 s. `decision` and `view` are",
-        "`ClusterCore.handle` of an arrival and of a replica's view (one in eight), in microseconds of this thread's CPU. The",
-        "time of a run includes that its replicas join and that each one's blocks are checked at the end.",
+        "`ClusterCore.handle` of an arrival and of a replica's view (one in eight), in microseconds of this thread's",
+        "CPU. The time of a run includes that its replicas join and that each one's blocks are checked at the end.",
         "",
         f"| replicas | {_COLUMNS} | decision p50 | p99 | view p50 | p99 | commit |",
         f"|---|{'---|' * 15}",
