@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments.dynamic_chunk.loads import AZURE, POLICIES, SHAREGPT, Load, case, stages
+from experiments.dynamic_chunk.reading import reading
 from experiments.dynamic_chunk.tables import (
     HEAD,
     PAPER,
-    READ,
     compared,
     delay_lines,
     drawn,
@@ -88,13 +88,15 @@ def main() -> None:
     document.done(parts[0])
     document.section("The paper beside ours", *PAPER, *compared(four))
     document.done(parts[1])
-    for pp in (2, 1):
-        title = f"{pp} stages, {AZURE} at 3/s" if pp > 1 else f"One stage (TP4), {AZURE} at 3/s"
-        _table(document, bench, title, AZURE, 3.0, pp, FEWER, seeds[:1])
+    fewer = {
+        title: _table(document, bench, title, AZURE, 3.0, pp, FEWER, seeds[:1])
+        for pp, title in ((2, f"2 stages, {AZURE} at 3/s"), (1, f"One stage (TP4), {AZURE} at 3/s"))
+    }
     document.done(parts[2])
-    _delay(document, bench, (12.0,) if options.quick else (20.0,))
+    delayed = _delay(document, bench, (12.0,) if options.quick else (20.0,))
     document.done(parts[4])
-    _scan(document, bench, options)
+    scanned = _scan(document, bench, options)
+    document.section("What it says", *reading(four, fewer, delayed, scanned))
     document.done(parts[3])
 
 
@@ -118,7 +120,7 @@ def _table(
     return found
 
 
-def _delay(document: Document, bench: Bench, rates: Sequence[float]) -> None:
+def _delay(document: Document, bench: Bench, rates: Sequence[float]) -> list[Row]:
     title = "Delay scheduling and the dealing out of streams"
     rows = bench.run(
         title,
@@ -130,9 +132,10 @@ def _delay(document: Document, bench: Bench, rates: Sequence[float]) -> None:
         ],
     )
     document.section(title, *delay_lines(rows))
+    return rows
 
 
-def _scan(document: Document, bench: Bench, options: argparse.Namespace) -> None:
+def _scan(document: Document, bench: Bench, options: argparse.Namespace) -> list[Row]:
     title = f"Attainment by rate, four stages, {AZURE}"
     rates = RATES[:1] if options.quick else RATES
     document.section(title, *scan_head(rates))
@@ -144,10 +147,10 @@ def _scan(document: Document, bench: Bench, options: argparse.Namespace) -> None
             found = bench.run(title, cases)
             rows += found
             document.section(title, *scan_lines(policy, scale, found))
-    document.section("What agrees and what does not, as of 2026-11-30", *READ)
     picture = document.beside("attainment.png")
     write_picture(picture, drawn(rows, SCALES[-1]))
     document.section(title, "", f"![attainment]({picture.name})")
+    return rows
 
 
 def _told(requests: int, seeds: int) -> list[str]:

@@ -28,33 +28,6 @@ PAPER = (
 )
 
 
-READ = (
-    "- TPOT and E2E fall and bubbles shrink against the best fixed chunk, as published, but by less on AzureConv: "
-    "there 256 is our best fixed chunk, the paper's is 512. Against 512 the predictive policy has TPOT P50 -30 %, E2E "
-    "P50 -22 % and an iteration P90 of 27.0 instead of 41.6 ms (paper: -35 %, -31 %, 21.5 instead of 51.7).",
-    "- On ShareGPT both gain, the greedy one more (-28 % and -18 %) than the predictive one (-21 % and -14 %; paper "
-    "-36 % and -24 %). Its thresholds are ours, so that the order of the two is no finding about the paper's.",
-    "- Within the targets neither is far ahead of the best fixed chunk, which agrees: what they spare is the tuning. "
-    "The greedy one loses a few points at both loads; it begins at the smallest chunk and moves one size at a time.",
-    "- `deadline` counts with as many stage times as batches are in flight and keeps TPOT below its target, but it "
-    "takes all the slack there is, so that bubbles are those of a large fixed chunk. On AzureConv at 5/s that makes "
-    "requests so slow that KV runs short (5/s for a median of 42 s are 210 requests of about 1,400 tokens, and there "
-    "is room for 250,000): prompts wait for memory, and no more are within the targets than with 512 fixed. On a "
-    "pipeline `dcp_predictive` is the better choice; on one stage the three are within three points of each other.",
-    "- Delay scheduling does not give what the paper says: it is within a point of streams kept in their batches. It "
-    "acts only when no prompt waits; at this rate TTFT shows that prompts wait for long, and at lower ones batches "
-    "hold fewer than 128 rows. Dealing streams out evenly does as much. D-D bubbles are 3 to 4 % in any case.",
-    "- Rates: nine of ten are within the targets up to 5/s with 256 fixed and with both of DCP's, as published about "
-    "alike; 2048 fixed, the usual default, does not reach it at 3/s (the paper: 2.7 to 5.4 times less goodput). With "
-    "half the targets 256 fixed is ahead of both of DCP's at 3/s and 5/s, where the paper has DCP ahead of the best "
-    "fixed chunk under tight targets: four stage times of 256 tokens are a little over 100 ms, so that both stay at "
-    "128 tokens, keep TPOT for every request, and are late with first tokens; 256 fixed misses a few TPOT instead.",
-    "- One run has a few hundred requests, and ends with a long tail of the longest answers (E2E P99); the seeds are "
-    "one or two, and parts of the trace differ widely (512 fixed at 5/s: 74 % in one, 100 % in the other), so that "
-    "small differences mean nothing.",
-)
-
-
 def mean(rows: Sequence[Row], name: str) -> float:
     """Over the seeds."""
     return sum(row.number(name) for row in rows) / len(rows)
@@ -75,17 +48,23 @@ def line(policy: str, rows: Sequence[Row]) -> str:
     )
 
 
+def best_fixed(by_policy: Mapping[str, Sequence[Row]]) -> str | None:
+    """The fixed chunk with most requests within the targets, of two equal ones that with the lower E2E; None without
+    any."""
+    fixed = [name for size in FIXED if (name := f"sarathi({size})") in by_policy]
+    return max(fixed, key=lambda name: (attained(by_policy[name]), -mean(by_policy[name], "e2e_s.mean")), default=None)
+
+
 def compared(found: Mapping[str, Mapping[str, Sequence[Row]]]) -> list[str]:
-    """Each policy that follows the load against the best fixed chunk; then a sentence about what does not agree."""
+    """Each policy that follows the load against the best fixed chunk."""
     lines = [
         "| data | policy | best fixed | mean TPOT | mean E2E | iteration P90 | bubbles | predictor's error |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for data, by_policy in found.items():
-        fixed = [f"sarathi({size})" for size in FIXED if f"sarathi({size})" in by_policy]
-        if not fixed:
+        best = best_fixed(by_policy)
+        if best is None:
             continue
-        best = max(fixed, key=lambda name: (_attained(by_policy[name]), -mean(by_policy[name], "e2e_s.mean")))
         base = by_policy[best]
         for policy in ("deadline", "dcp_greedy", "dcp_predictive"):
             if policy in by_policy:
@@ -93,22 +72,29 @@ def compared(found: Mapping[str, Mapping[str, Sequence[Row]]]) -> list[str]:
                 lines.append(
                     f"| {data} | `{policy}` | `{best}` | {_change(rows, base, 'usual.tpot_s.mean')} "
                     f"| {_change(rows, base, 'e2e_s.mean')} | {1e3 * mean(base, 'iteration_p90_s'):.1f} -> "
-                    f"{1e3 * mean(rows, 'iteration_p90_s'):.1f} ms | {100 * _bubbles(base):.1f} -> "
-                    f"{100 * _bubbles(rows):.1f} % | {100 * mean(rows, 'mape'):.1f} % |"
+                    f"{1e3 * mean(rows, 'iteration_p90_s'):.1f} ms | {100 * bubbles(base):.1f} -> "
+                    f"{100 * bubbles(rows):.1f} % | {100 * mean(rows, 'mape'):.1f} % |"
                 )
     return lines
 
 
-def _attained(rows: Sequence[Row]) -> float:
+def attained(rows: Sequence[Row]) -> float:
+    """Share of requests within both targets, to a tenth of a percent."""
     return round(mean(rows, "usual.attained"), 3)
 
 
-def _bubbles(rows: Sequence[Row]) -> float:
+def bubbles(rows: Sequence[Row]) -> float:
+    """Share of all stage time, those of too few batches apart."""
     return mean(rows, "p_p") + mean(rows, "p_d") + mean(rows, "d_d")
 
 
+def change(rows: Sequence[Row], base: Sequence[Row], name: str) -> float:
+    """As a share of what it was."""
+    return mean(rows, name) / mean(base, name) - 1.0
+
+
 def _change(rows: Sequence[Row], base: Sequence[Row], name: str) -> str:
-    return f"{100 * (mean(rows, name) / mean(base, name) - 1):+.0f} %"
+    return f"{100 * change(rows, base, name):+.0f} %"
 
 
 def delay_lines(rows: Sequence[Row]) -> list[str]:
