@@ -35,7 +35,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     commit: str
     on: str
-    load: float
+    load: float | None = None
 
 
 class Store:

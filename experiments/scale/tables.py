@@ -64,7 +64,7 @@ def _beside_line(replicas: int, requests: int, who: str, runs: Rows) -> str:
         *(f"{middle(runs, 'wall_s') / requests * 1e6:.0f}", f"{one.events / cpu_s:.0f}", f"{one.steps:,}"),
         *(f"{cpu_s / one.steps * 1e6:.0f}", f"{one.ttft_p50_s:.3f}", f"{one.ttft_p90_s:.3f}"),
         *(f"{one.e2e_mean_s:.2f}", f"{one.e2e_p90_s:.2f}", f"{one.peak_mb:.0f}"),
-        *(f"{median(row.load for row in runs):.1f}", runs[0].commit),
+        *(_load(runs), runs[0].commit),
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -113,13 +113,19 @@ def memory(rows: Rows) -> Iterator[str]:
         yield f"| {row.job.case.num_requests:,} | {row.measured.peak_mb:.0f} | {row.commit} |"
 
 
+def _load(runs: Rows) -> str:
+    """The median; older measurements have none."""
+    known = [row.load for row in runs if row.load is not None]
+    return f"{median(known):.1f}" if known else "-"
+
+
 def _line(first: str, row: Kept, *last: str) -> str:
     one = row.measured
     cells = [
         *(first, f"{one.requests:,}", f"{one.wall_s:.0f}", f"{one.cpu_s:.0f}"),
         *(f"{one.cpu_s / one.requests * 1e6:.0f}", f"{one.events / one.cpu_s:.0f}"),
         *(f"{one.output_tokens:,}", f"{one.utilisation:.2f}", f"{one.attained:.3f}"),
-        *(f"{one.peak_mb:.0f}", f"{row.load:.1f}", *last),
+        *(f"{one.peak_mb:.0f}", _load([row]), *last),
     ]
     return f"| {' | '.join(cells)} |"
 

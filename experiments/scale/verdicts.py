@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from textwrap import wrap
 
 from experiments.scale.parts import FLEET, MILLION, NATIVE, OURS, VIDUR
 from experiments.scale.store import Kept
@@ -10,6 +12,7 @@ from experiments.scale.tables import cases_of, middle, runs_of, trace_of
 
 GOAL_TIMES, GOAL_S = 20.0, 300.0
 CORES = 2
+WIDTH = 118
 ALIKE = 0.02
 """Figures of two simulators that are nearer than this part of each other say the same."""
 FLAT = 1.5
@@ -29,10 +32,16 @@ FIDELITY = """\
 
 def verdicts(by_part: Mapping[str, Sequence[Kept]]) -> Iterator[str]:
     """The goals of the issue, one by one."""
-    yield from _beside_vidur(by_part.get("vidur", ()))
-    yield from _many_requests(by_part.get("requests", ()))
-    yield from _many_replicas(by_part.get("replicas", ()))
-    yield from _memory(by_part.get("memory", ()))
+    parts = (
+        _beside_vidur(by_part.get("vidur", ())),
+        _many_requests(by_part.get("requests", ())),
+        _many_replicas(by_part.get("replicas", ())),
+        _memory(by_part.get("memory", ())),
+    )
+    for sentence in chain(*parts):
+        within = "" if sentence.startswith("-") else "  "
+        text = " ".join(sentence.split())
+        yield from wrap(text, WIDTH, initial_indent=within, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _beside_vidur(rows: Sequence[Kept]) -> Iterator[str]:
@@ -68,7 +77,8 @@ def _many_requests(rows: Sequence[Kept]) -> Iterator[str]:
     for row in rows:
         one, trace = row.measured, trace_of(row)
         per_us = one.cpu_s / one.requests * 1e6
-        told = f"{one.requests:,} requests took {one.wall_s:.0f} s at a load of {row.load:.1f}, {per_us:.0f} us of CPU"
+        load = "" if row.load is None else f" at a load of {row.load:.1f}"
+        told = f"{one.requests:,} requests took {one.wall_s:.0f} s{load}, {per_us:.0f} us of CPU"
         if one.requests >= MILLION:
             yield f"{goal}, `{trace}`: {_met(one.wall_s < GOAL_S)}. {told} each."
         else:
