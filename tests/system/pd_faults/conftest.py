@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import random
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 from tokenizers import Tokenizer
 
@@ -27,7 +24,9 @@ from contracts.batch import SequenceStart
 from contracts.phase import Role
 from contracts.request import SamplingParams
 from engine.fake import FakeEngine, fake_layout, fake_spec
-from experiments.network.fleet import LanFleet, Member
+from experiments.network.fleet import LanFleet
+from tests.system.pd_faults.asking import Ask
+from tests.system.pd_faults.looking import BUSY, is_idle, opened, usage
 
 VOCAB = 400
 CONTEXT = 2048
@@ -45,86 +44,8 @@ SLOW_STEPS = {"cost": {**QUICK, "a0": 0.01, "a1": 1e-3}}
 SLOW_LINK = {"faults": {"bytes_per_s": 250_000}}
 """800 tokens, 410 kB, take 1.6 s."""
 NAMED = {"unavailable", "kv_handoff_failed", "overloaded", "deadline_exceeded", "engine_failure"}
-BUSY = ("running", "waiting", "receiving", "sending")
 DEADLINE_S = 60.0
 SETTLED_S = 45.0
-
-
-@dataclass(slots=True, eq=False)
-class Ask:
-    """One client: what it asked, and what came of it. `end` is "length", an error's code, "left" or "cut off"."""
-
-    prompt: tuple[int, ...]
-    max_tokens: int
-    wish: dict[str, str]
-    deadline_s: float
-    began_s: float = field(default_factory=time.monotonic)
-    text: str = ""
-    num_pieces: int = 0
-    status: int = 0
-    end: str = ""
-    took_s: float = 0.0
-    layout: str = ""
-    task: asyncio.Task[None] | None = None
-
-    async def run(self, url: str) -> None:
-        """Ask, and read to the end."""
-        body = {"model": "tiny", "prompt": list(self.prompt), "max_tokens": self.max_tokens, "temperature": 0}
-        body |= {"ignore_eos": True, "stream": True, "phaseserve": self.wish}
-        try:
-            async with (
-                httpx.AsyncClient(timeout=self.deadline_s + 10, verify=False) as http,
-                http.stream("POST", f"{url}/v1/completions", json=body) as answer,
-            ):
-                self.status = answer.status_code
-                self.layout = answer.headers.get("x-phaseserve-layout", "")
-                if answer.status_code != 200:
-                    self.end = msgspec.json.decode(await answer.aread())["error"]["code"]
-                rest = b""
-                async for piece in answer.aiter_bytes():  # aiter_lines also ends lines at U+2028, which text may hold
-                    *lines, rest = (rest + piece).split(b"\n")
-                    for line in lines:
-                        self._take(line)
-        except asyncio.CancelledError:
-            self.end = "left"
-        except httpx.TransportError:
-            self.end = self.end or "cut off"
-        self.took_s = time.monotonic() - self.began_s
-
-    def _take(self, line: bytes) -> None:
-        if not line.startswith(b"data: {"):
-            return
-        event = msgspec.json.decode(line.removeprefix(b"data: "))
-        if "error" in event:
-            self.end = event["error"]["code"]
-            return
-        for choice in event["choices"]:
-            self.text += choice["text"]
-            self.num_pieces += bool(choice["text"])
-            self.end = choice["finish_reason"] or self.end
-
-    async def leave(self) -> None:
-        """The client goes away."""
-        assert self.task is not None
-        self.task.cancel()
-        await asyncio.wait([self.task])
-
-    def stands_at(self, step: str, views: Mapping[str, Any]) -> bool:
-        """Whether it is there, when it is the last of those that `Pools.stand_at` asks."""
-        if not {"p", "d"} <= set(views):
-            return False
-        p, d = views["p"], views["d"]
-        if step == "reserved":
-            return bool(d["receiving"] == 2 and p["waiting"] == 1)
-        if step == "sending":
-            return bool(d["receiving"] == 1 and p["running"] == 1 and not p["sending"])
-        if step == "committed":
-            return bool(d["receiving"] == 1 and p["sending"] == 1)
-        return bool(self.num_pieces >= 5 and d["running"] == 1 and not d["receiving"])
-
-    @property
-    def over(self) -> bool:
-        return self.task is not None and self.task.done()
 
 
 class Pools:
@@ -336,22 +257,6 @@ class Pools:
         shown = {name: {key: view[key] for key in (*BUSY, "free_blocks")} for name, view in (views or {}).items()}
         logs = [f"{name}: {line}" for name, member in self.fleet.members.items() for line in member.log[-12:]]
         return "\n".join([str(shown), *logs])
-
-
-def is_idle(view: Mapping[str, Any]) -> bool:
-    return not any(view[name] for name in BUSY) and bool(view["free_blocks"] == view["num_blocks"])
-
-
-def usage(member: Member) -> tuple[int, int]:
-    """Open file descriptors and threads."""
-    folder = Path(f"/proc/{member.process.pid}")
-    return len(list((folder / "fd").iterdir())), len(list((folder / "task").iterdir()))
-
-
-def opened(member: Member) -> list[str]:
-    with contextlib.suppress(OSError):
-        return sorted(os.readlink(path) for path in Path(f"/proc/{member.process.pid}/fd").iterdir())  # noqa: PTH115
-    return []
 
 
 StartPools = Callable[..., contextlib.AbstractContextManager[Pools]]
