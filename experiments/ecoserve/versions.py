@@ -53,9 +53,7 @@ def chosen(path: Path, asked: str = "") -> str:
 
 
 def commit_of(version: str) -> str:
-    """The latest commit of that version, short; "" when none of the last ones is."""
-    if version == code_version():
-        return _git("rev-parse", "--short", "HEAD").decode().strip()
+    """The latest commit that made that version, short; "" when none of the last ones did."""
     for commit in _git("rev-list", f"--max-count={FAR}", "HEAD", "--", *DECIDES).decode().split():
         if _of_commit(commit) == version:
             return commit[:7]
