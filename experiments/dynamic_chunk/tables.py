@@ -52,7 +52,7 @@ def best_fixed(by_policy: Mapping[str, Sequence[Row]]) -> str | None:
     """The fixed chunk with most requests within the targets, of two equal ones that with the lower E2E; None without
     any."""
     fixed = [name for size in FIXED if (name := f"sarathi({size})") in by_policy]
-    return max(fixed, key=lambda name: (attained(by_policy[name]), -mean(by_policy[name], "e2e_s.mean")), default=None)
+    return max(fixed, key=lambda name: (_attained(by_policy[name]), -mean(by_policy[name], "e2e_s.mean")), default=None)
 
 
 def compared(found: Mapping[str, Mapping[str, Sequence[Row]]]) -> list[str]:
@@ -78,8 +78,7 @@ def compared(found: Mapping[str, Mapping[str, Sequence[Row]]]) -> list[str]:
     return lines
 
 
-def attained(rows: Sequence[Row]) -> float:
-    """Share of requests within both targets, to a tenth of a percent."""
+def _attained(rows: Sequence[Row]) -> float:
     return round(mean(rows, "usual.attained"), 3)
 
 

@@ -76,7 +76,7 @@ def test_what_is_said_in_the_end_is_computed_from_the_rows(rows: dict[str, list[
 
 @pytest.mark.parametrize(
     ("here", "paper", "told"),
-    [(-0.18, -0.20, "agrees"), (-0.02, -0.35, "same sign only"), (0.03, -0.19, "does not agree")],
+    [(-0.18, -0.20, "agrees"), (-0.02, -0.35, "less"), (-0.5, -0.35, "more"), (0.03, -0.19, "does not agree")],
 )
 def test_a_change_agrees_within_five_points(here: float, paper: float, told: str) -> None:
     assert verdict(here, paper) == told
