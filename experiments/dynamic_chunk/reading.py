@@ -24,8 +24,8 @@ PAPER = {
 """Change of mean TPOT and of mean E2E against the best fixed chunk."""
 PAPER_DELAY_S = -4.1
 RULE = (
-    f"A change *agrees* with the paper's if it is within {100 * NEAR:.0f} points of it; else it has the same sign and is "
-    "*more* or *less*, or it does *not agree*."
+    f"A change *agrees* with the paper's if it is within {100 * NEAR:.0f} points of it; else it has the same sign and "
+    "is *more* or *less*, or it does *not agree*."
 )
 
 
