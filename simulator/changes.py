@@ -50,6 +50,11 @@ class Add(_Change, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="a
     group: int = 0
     role: Role | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.count < 1:
+            raise ConfigError("changes.count must be at least 1", param="changes.count")
+
 
 class SetRoleTo(_Change, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="role", tag_field=_KIND):
     """An operator wants the replica to have this role."""

@@ -19,7 +19,7 @@ from contracts.errors import ConfigError
 from contracts.phase import Layout
 from contracts.request import Slo
 from simulator.arrivals import Arrivals, Gamma
-from simulator.lengths import Constant, Lengths
+from simulator.lengths import MOST_TOKENS, Constant, Lengths
 from simulator.traces import MOONCAKE_BLOCK, Trace
 
 EOS = 0
@@ -27,6 +27,9 @@ FILLER = 1
 _FIRST_OWN = 2
 _OWN_IDS = 2**31
 _SHARED_IDS = 2**31
+MOST_PREFIXES = 1_000_000
+MOST_SKEW = 50.0
+MOST_PARTS = 100_000
 
 
 class RequestClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,8 +56,12 @@ class SharedPrefixes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     skew: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.count < 1 or self.tokens < 1 or not 0.0 <= self.skew < math.inf:
-            raise ConfigError("workload.shared: count and tokens must be at least 1, skew at least 0", param="shared")
+        for name, least, most in (("count", 1, MOST_PREFIXES), ("tokens", 1, MOST_TOKENS), ("skew", 0, MOST_SKEW)):
+            if not least <= getattr(self, name) <= most:
+                raise ConfigError(
+                    f"workload.shared.{name} must be at least {least}, at most {most:g}",
+                    param=f"workload.shared.{name}",
+                )
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,8 +94,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise ConfigError(f"workload.{name} must not be negative", param=f"workload.{name}")
         if self.clients < 1:
             raise ConfigError("workload.clients must be at least 1", param="workload.clients")
-        if not 0 <= self.part < self.parts:
-            raise ConfigError("workload.part must lie between 0 and workload.parts", param="workload.part")
+        if not 0 <= self.part < self.parts <= MOST_PARTS:
+            raise ConfigError(
+                f"workload.part must lie between 0 and workload.parts, these be at most {MOST_PARTS}",
+                param="workload.part",
+            )
 
     def expected(self, duration_s: float) -> float:
         """About how many requests come in so many seconds; of a trace as many as it is told to take (0: not known)."""

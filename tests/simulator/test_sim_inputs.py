@@ -17,6 +17,7 @@ from contracts.phase import Role
 from scheduling.chunk_config import ChunkConfig
 from scheduling.step_shape import StepShape
 from simulator.arrivals import Arrivals, Diurnal, Gamma, Steps
+from simulator.changes import Add
 from simulator.cost import Fitted, NoisySteps, Table, believed_of
 from simulator.cost_file import Measured
 from simulator.lengths import Constant, Empirical, LogNormal, Uniform
@@ -252,6 +253,13 @@ NAN, INF, HUGE = math.nan, math.inf, 10**12
         lambda: Uniform(low=1, high=HUGE),
         lambda: LogNormal(mean=2.0, median=1.0, most=HUGE),
         lambda: Empirical(values=(1, HUGE)),
+        lambda: SharedPrefixes(count=HUGE, tokens=1),
+        lambda: SharedPrefixes(count=1, tokens=HUGE),
+        lambda: SharedPrefixes(count=2, tokens=1, skew=1e5),
+        lambda: SharedPrefixes(count=2, tokens=1, skew=NAN),
+        lambda: Workload(parts=HUGE),
+        lambda: Add(at_s=1.0, count=0),
+        lambda: Add(at_s=1.0, count=-HUGE),
         lambda: ChunkConfig(largest=HUGE, grain=1),
         lambda: Measured(tokens=1, past_chunk=0, chunk_sq=1, decode_context=0, decodes=0, past=0, alone_s=()),
         lambda: Measured(tokens=1, past_chunk=0, chunk_sq=1, decode_context=0, decodes=0, past=0, alone_s=(0.0,)),
