@@ -84,6 +84,11 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
         return self.auto.at(self.rate, part) / best if best else 0.0
 
     @property
+    def exists(self) -> bool:
+        """Whether a static fleet has `SHARE` at any scanned rate; else `rate` is the lowest one."""
+        return self.best.at(self.rate) >= SHARE
+
+    @property
     def in_goodput(self) -> float:
         """Goodput of `auto` over that of the best static fleet."""
         return self.auto.goodput / self.best.goodput if self.best.goodput else 0.0
@@ -170,18 +175,21 @@ def _reading(scans: Sequence[Scan], changed: Sequence[Changed]) -> Iterator[str]
     yield "## What these runs say"
     yield ""
     if scans:
-        found = knees(scans)
+        every = knees(scans)
+        found = [knee for knee in every if knee.exists]
         whole, settled = ([knee for knee in found if knee.ratio(part) >= GOAL] for part in (1, 2))
         goodput = [knee for knee in found if knee.in_goodput >= GOAL]
         yield (
-            f"- At the knee `auto` has at least {GOAL:.0%} of the best static fleet in {len(whole)} of {len(found)} "
-            f"rows in the whole run, in {len(settled)} after {SETTLED_S:.0f} s; in goodput in {len(goodput)}."
+            f"- At the knee `auto` has at least {GOAL:.0%} of the best static fleet in {len(whole)} of the {len(found)} "
+            f"rows that have one in the whole run, in {len(settled)} after {SETTLED_S:.0f} s; in goodput in "
+            f"{len(goodput)}."
         )
-        for knee in found:
-            if knee.best.at(knee.rate) < SHARE:
+        for knee in every:
+            if not knee.exists:
                 yield (
                     f"- No knee was found on {knee.load} over {knee.link_gbit:g} Gbit/s: no static fleet has "
-                    f"{SHARE:.0%} at any scanned rate, so its row, counted above, is of the lowest one."
+                    f"{SHARE:.0%} at any scanned rate. Its row, not counted above, is of the lowest one: "
+                    f"{knee.ratio(1):.3f}."
                 )
             if knee.ratio(1) < GOAL:
                 why = "its start costs that" if knee.ratio(2) >= GOAL else "not only for its start"
