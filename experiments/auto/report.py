@@ -180,9 +180,9 @@ def _reading(scans: Sequence[Scan], changed: Sequence[Changed]) -> Iterator[str]
         whole, settled = ([knee for knee in found if knee.ratio(part) >= GOAL] for part in (1, 2))
         goodput = [knee for knee in found if knee.in_goodput >= GOAL]
         yield (
-            f"- At the knee `auto` has at least {GOAL:.0%} of the best static fleet in {len(whole)} of the {len(found)} "
-            f"rows that have one in the whole run, in {len(settled)} after {SETTLED_S:.0f} s; in goodput in "
-            f"{len(goodput)}."
+            f"- At the knee `auto` has at least {GOAL:.0%} of the best static fleet in {len(whole)} of the "
+            f"{len(found)} rows that have one in the whole run, in {len(settled)} after {SETTLED_S:.0f} s; in goodput "
+            f"in {len(goodput)}."
         )
         for knee in every:
             if not knee.exists:
