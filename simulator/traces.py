@@ -117,7 +117,7 @@ def _mooncake(path: Path, file: Iterable[str]) -> Iterator[TraceRow]:
     for number, line in enumerate(file, 1):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"trace {path}, line {number}: {error}", param="trace.path") from error
         if not isinstance(row, dict):
             raise ConfigError(f"trace {path}, line {number}: not an object", param="trace.path")

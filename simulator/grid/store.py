@@ -77,7 +77,7 @@ class Store:
     def _decode(self, line: bytes, number: int, kind: type[_T]) -> _T:
         try:
             return msgspec.json.decode(line, type=kind)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ConfigError(f"{self.path}, line {number}: {error}", param="store") from error
 
     def _append(self, line: bytes) -> None:

@@ -96,3 +96,16 @@ def test_bad_input_is_one_line_and_exit_code_2(words: list[str], says: str, caps
     assert said.out == ""
     assert says in said.err
     assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--trace", "--config", "--model", "--hardware", "--cost-file", "--set"])
+def test_what_is_nested_without_end_is_bad_input_wherever_it_is_read(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deep = "[" * 100_000
+    path = tmp_path / {"--trace": "deep.jsonl", "--cost-file": "deep.json"}.get(option, "deep.toml")
+    path.write_text(deep if path.suffix != ".toml" else f"a = {deep}", encoding="utf-8")
+    beside = {"--model": ["--hardware", "h100"], "--hardware": ["--model", "qwen2-72b"]}.get(option, [])
+    value = f"scheduling.max_chunk={deep}" if option == "--set" else str(path)
+    assert main(["simulate", "--duration", "1", option, value, *beside]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
