@@ -31,7 +31,6 @@ from experiments.calibration.live import (
     Idle,
     LivePoint,
     Record,
-    overhead,
     profile,
     run_layout,
     sleeping,
@@ -114,15 +113,14 @@ def _measure(options: argparse.Namespace, half: str) -> None:
     with tempfile.TemporaryDirectory() as logs:
         if half == SLEEP:
             setup = Setup(engine="fake", quantization=options.quantization, slo=SLO, settings=sleeping(costs))
-            rates, seconds, around = SLEEP_RATES, SLEEP_S, None
+            rates, seconds = SLEEP_RATES, SLEEP_S
         else:
             profile(options.quantization, options.repeats, costs)
             # A pool that was never written costs a page fault a page: prefill took a third longer until all of it was.
             setup = Setup(
                 engine="torch", quantization=options.quantization, slo=SLO, settings=("engine.prefault=true",)
             )
-            rates, seconds, around = options.rates, options.seconds, overhead(options.quantization, Path(logs))
-            _say(f"beside engines: {1e3 * around.token_s:.2f} ms of CPU a token, {around.second_s:.3f} cores idle")
+            rates, seconds = options.rates, options.seconds
         for layout in options.layouts:
             for one in run_layout(setup, layout, rates, seconds, Path(logs), 0, _say):
                 if isinstance(one, Idle):
@@ -130,7 +128,7 @@ def _measure(options: argparse.Namespace, half: str) -> None:
                     _say(f"{half}, {layout}, idle: TTFT {1e3 * one.ttft_s:.1f} ms, TPOT {1e3 * one.tpot_s:.1f} ms")
                 else:
                     points.append(one)
-    _keep(half, idle, points, Record(slo=SLO, idle=(), points=(), overhead=around, cores=os.cpu_count() or 1))
+    _keep(half, idle, points, Record(slo=SLO, idle=(), points=(), cores=os.cpu_count() or 1))
 
 
 def _keep(half: str, idle: Sequence[Idle], points: Sequence[LivePoint], record: Record) -> None:

@@ -46,8 +46,6 @@ def around(record: Record, cost: CostFile, point: LivePoint, prompt: int, output
     Of the layouts that hand nothing over: a hand-off is simulated message by message.
     """
     whole = [one for one in record.idle if one.layout != "1p1d"] or list(record.idle)
-    tokens_per_s = sum(one.output_tokens for one in point.requests) / max(1.0, point.requests[-1].at_s)
-    stolen = 0.0 if record.overhead is None else record.overhead.stolen(tokens_per_s, record.cores)
     first, later = StepShape(), StepShape()
     first.add_prefill(0, prompt)
     later.add_decodes(1, prompt + output // 2)
@@ -57,7 +55,7 @@ def around(record: Record, cost: CostFile, point: LivePoint, prompt: int, output
         message_s=max(0.0002, beyond_s / 2),
         turn_s=max(0.0, turn_s),
         link_bytes_per_s=point.link_bytes_per_s,
-        stolen=stolen,
+        beside=min(1.0, point.beside_cores / max(0.01, point.own_cores - point.beside_cores)),
     )
 
 

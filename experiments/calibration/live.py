@@ -7,7 +7,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,7 @@ from contracts.request import Slo
 from contracts.views import StepCost
 from experiments.bandwidth_sweep.seen import Seen
 from experiments.calibration.workload import asked
-from experiments.load.machine import busy_seconds, cpu_seconds
+from experiments.load.machine import busy_seconds, cpu_seconds, thread_seconds
 from experiments.macro_live.serving import Setup, measured, serving
 from experiments.macro_live.workload import Ask
 from simulator.cost import Fitted
@@ -31,14 +30,14 @@ from simulator.scenario import KVShape
 IDLE_REQUESTS = 8
 IDLE_GAP_S = 0.8
 IDLE_PROMPT, IDLE_OUTPUT = 32, 24
-OVERHEAD_S, OVERHEAD_PER_S = 6.0, 8.0
-_ANY = Slo(ttft_s=1.0, tpot_s=0.1)
+NUM_REPLICAS = 2
 
 
 class LivePoint(msgspec.Struct, frozen=True, kw_only=True):
     """One load on one layout: the requests, what each saw, what the links were found to carry, how many CPU seconds a
-    second of it took, of its own processes and of any others, and what steps cost as the live replicas
-    learnt it meanwhile (for comparison: the simulator is not told)."""
+    second of it took, of its own processes and of any others, how many of its own were not the engines' (router, loops,
+    transfers, client), and what steps cost as the live replicas learnt it meanwhile (for comparison: the simulator is
+    not told)."""
 
     layout: str
     per_s: float
@@ -47,6 +46,7 @@ class LivePoint(msgspec.Struct, frozen=True, kw_only=True):
     link_bytes_per_s: float | None
     own_cores: float
     other_cores: float
+    beside_cores: float = 0.0
     learnt: tuple[StepCost, ...] = ()
 
 
@@ -58,24 +58,12 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
     tpot_s: float
 
 
-class Overhead(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU seconds of everything but engines (router, loops, client), for each output token and for each second."""
-
-    token_s: float
-    second_s: float
-
-    def stolen(self, tokens_per_s: float, cores: int) -> float:
-        """The share of all cores that this takes from engines when they could use all of them."""
-        return min(0.5, (self.token_s * tokens_per_s + self.second_s) / cores)
-
-
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """All that was measured live."""
 
     slo: Slo
     idle: tuple[Idle, ...]
     points: tuple[LivePoint, ...]
-    overhead: Overhead | None = None
     cores: int = 2
 
 
@@ -97,21 +85,10 @@ def sleeping(out: Path) -> tuple[str, ...]:
     return (f"replica.fake.cost={{{terms}}}", "replica.fake.num_blocks=2048")
 
 
-def overhead(quantization: str, logs: Path) -> Overhead:
-    """What router, loops and client cost: a fleet whose engines only sleep, without and with load. CPU seconds of these
-    processes, not of the machine, so that others do not count."""
-    with tempfile.TemporaryDirectory() as folder:
-        settings = sleeping(Path(folder) / "cost.json")
-    setup = Setup(engine="fake", quantization=quantization, slo=_ANY, settings=settings)
-    with serving(setup, "mixed", logs) as url:
-        before_s = cpu_seconds(os.getpid())
-        time.sleep(OVERHEAD_S)
-        second_s = (cpu_seconds(os.getpid()) - before_s) / OVERHEAD_S
-        requests = asked(OVERHEAD_PER_S, OVERHEAD_S, 1)
-        before_s, began = cpu_seconds(os.getpid()), time.monotonic()
-        measured(url, requests, "overhead")
-        used_s = cpu_seconds(os.getpid()) - before_s - second_s * (time.monotonic() - began)
-    return Overhead(token_s=max(0.0, used_s) / sum(one.output_tokens for one in requests), second_s=second_s)
+def beside_engines(before: Mapping[tuple[int, int], float], after: Mapping[tuple[int, int], float]) -> float:
+    """CPU seconds of all threads but the busiest one of each replica, which is its engine."""
+    spent_s = sorted(seconds - before.get(thread, 0.0) for thread, seconds in after.items())
+    return sum(spent_s[:-NUM_REPLICAS])
 
 
 def run_layout(
@@ -132,10 +109,12 @@ def run_layout(
         for per_s in rates:
             requests = asked(per_s, seconds, seed)
             before_s, own_before_s, began = busy_seconds(), cpu_seconds(os.getpid()), time.monotonic()
+            threads = thread_seconds(os.getpid())
             served = measured(url, requests, f"{layout}-{per_s:g}-{seed}")
             span_s = time.monotonic() - began
             own_s = cpu_seconds(os.getpid()) - own_before_s
             other_s = busy_seconds() - before_s - own_s
+            beside_s = beside_engines(threads, thread_seconds(os.getpid()))
             fleet = _fleet(url)
             yield LivePoint(
                 layout=layout,
@@ -145,6 +124,7 @@ def run_layout(
                 link_bytes_per_s=_link_rate(fleet),
                 own_cores=own_s / span_s,
                 other_cores=max(0.0, other_s / span_s),
+                beside_cores=beside_s / span_s,
                 learnt=_learnt(fleet),
             )
             say(f"{layout}, {per_s:g}/s: {len(requests)} requests, {sum(one.seen.error is not None for one in served)}"

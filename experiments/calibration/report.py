@@ -221,17 +221,12 @@ def _told(record: Record, cost: CostFile) -> list[str]:
         )
     for idle in record.idle:
         lines.append(f"idle, {idle.layout}: TTFT {1e3 * idle.ttft_s:.1f} ms, TPOT {1e3 * idle.tpot_s:.1f} ms")
-    if record.overhead is not None:
-        spent = record.overhead
-        lines.append(
-            f"router, loops and client: {1e3 * spent.token_s:.2f} ms of CPU a token, {spent.second_s:.3f} cores without"
-            " load (a fleet whose engines only sleep); while both engines compute, steps are longer by that share"
-        )
     for point in record.points:
         link = "" if point.link_bytes_per_s is None else f", links {point.link_bytes_per_s / 1e9:.2f} GB/s"
         lines.append(
-            f"{point.layout}, {point.per_s:g}/s: {point.own_cores:.2f} cores busy, by others {point.other_cores:.2f}"
-            + link
+            f"{point.layout}, {point.per_s:g}/s: {point.own_cores:.2f} cores busy, of them {point.beside_cores:.2f} not"
+            f" with engines (while both compute, steps are longer by what that is of the rest), by other processes"
+            f" {point.other_cores:.2f}{link}"
         )
     return lines
 

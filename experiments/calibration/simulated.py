@@ -35,13 +35,14 @@ _NO_LINK = 1.25e9
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
     """What the live system adds to its steps, in seconds: a message between router and replica, the time from one
-    step's end to the next one's begin. `link_bytes_per_s` is what the fleet's links carry (None: no links). `stolen` is
-    the share of the cores that router, loops and client take while engines could use all of them."""
+    step's end to the next one's begin. `link_bytes_per_s` is what the fleet's links carry (None: no links). `beside` is
+    what router, loops, transfers and client compute for each CPU second of an engine: on a core of its own while one
+    engine rests, in the time of both while there is none."""
 
     message_s: float = 0.0005
     turn_s: float = 0.0
     link_bytes_per_s: float | None = None
-    stolen: float = 0.0
+    beside: float = 0.0
 
 
 def scenario(
@@ -51,7 +52,7 @@ def scenario(
     write_trace(trace, requests)
     replica = cost.of_group()
     if replica["crowded"] is not None:
-        replica["crowded"] = slowed(replica["crowded"], 1.0 / (1.0 - around.stolen))
+        replica["crowded"] = slowed(replica["crowded"], 1.0 + around.beside)
     fleet = tuple(
         Group(
             role=role,

@@ -37,6 +37,20 @@ def cpu_seconds(root: int) -> float:
     return sum(stat[1] for stat in stats if stat is not None) / _TICKS_PER_S
 
 
+def thread_seconds(root: int) -> dict[tuple[int, int], float]:
+    """User and system CPU seconds of each living thread of a tree, by process and thread."""
+    found = {}
+    for pid in process_tree(root):
+        try:
+            threads = [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
+        except OSError:
+            continue
+        for thread in threads:
+            if (stat := _stat(f"{pid}/task/{thread}")) is not None:
+                found[pid, thread] = stat[1] / _TICKS_PER_S
+    return found
+
+
 def busy_seconds() -> float:
     """CPU seconds that all cores of the machine spent busy since boot."""
     fields = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]

@@ -11,7 +11,7 @@ from contracts.request import Slo
 from contracts.views import StepCost
 from experiments.bandwidth_sweep.seen import Seen
 from experiments.calibration.compare import Cell, around, cells, point_cells, within
-from experiments.calibration.live import Idle, LivePoint, Overhead, Record, sleeping
+from experiments.calibration.live import Idle, LivePoint, Record, beside_engines, sleeping
 from experiments.calibration.report import FITTED, SLEEP, TABLE, draw, write_report
 from experiments.calibration.simulated import ROLES, Around, scenario, simulated, slowed
 from experiments.calibration.workload import asked, write_trace
@@ -69,10 +69,11 @@ def record(tmp_path: Path, cost: CostFile) -> Record:
         link_bytes_per_s=None,
         own_cores=1.5,
         other_cores=0.5,
+        beside_cores=0.2,
         learnt=(StepCost(a0=0.01, a1=0.001, b0=0.0, b1=0.0, b2=0.0, b3=0.0),),
     )
     idle = Idle(layout="mixed", ttft_s=0.030, tpot_s=0.012)
-    return Record(slo=SLO, idle=(idle,), points=(point,), overhead=Overhead(token_s=5e-4, second_s=0.1))
+    return Record(slo=SLO, idle=(idle,), points=(point,))
 
 
 def test_live_and_simulated_quantiles_are_compared_and_told(tmp_path: Path, cost: CostFile) -> None:
@@ -111,7 +112,13 @@ def test_what_lies_between_steps_is_told_from_the_idle_fleet(tmp_path: Path, cos
     step.add_prefill(0, 32)
     assert found.message_s == pytest.approx((0.030 - cost.cost.step_s(step)) / 2)
     assert 0.0 < found.turn_s < 0.002
-    assert 0.05 < found.stolen < 0.2
+    assert found.beside == pytest.approx(0.2 / 1.3)
+
+
+def test_the_busiest_thread_of_each_replica_is_its_engine() -> None:
+    before = {(1, 1): 5.0, (2, 2): 1.0, (2, 3): 0.5, (3, 3): 9.0}
+    after = {(1, 1): 5.5, (2, 2): 4.0, (2, 3): 0.75, (3, 3): 11.0, (4, 4): 0.25}
+    assert beside_engines(before, after) == pytest.approx(0.5 + 0.25 + 0.25)
 
 
 @pytest.mark.parametrize("model", [Fitted(a0=1.0, a1=0.1, b2=0.01), Table(points=((1, 1.0), (9, 2.0)), context_s=0.1)])
