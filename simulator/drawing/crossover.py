@@ -15,6 +15,8 @@ from simulator.drawing.style import FONT, GREY, figure, looks, plain_log, png
 _GBIT = 1e9 / 8.0
 _KIB = 1024.0
 MAX_TICKS = 12
+_BELOW = 0.2
+"""Height of a cell's word within it where a formula's points lie on its middle."""
 Place = tuple[float, str]
 """Of a row of cells: KV bytes per token, and its word."""
 
@@ -62,8 +64,9 @@ def draw_crossover(
                               facecolor=look.colour, alpha=0.55, hatch=look.hatch, edgecolor="white",
                               linewidth=1.5)  # fmt: skip
             if cell.word:
-                axes.annotate(cell.word, (cell.link_bytes_per_s / _GBIT, math.sqrt(low * high) / _KIB), ha="center",
-                              va="center", fontsize=FONT - 3,
+                height = low * (high / low) ** (_BELOW if predicted else 0.5)
+                axes.annotate(cell.word, (cell.link_bytes_per_s / _GBIT, height / _KIB), ha="center",
+                              va="center", fontsize=FONT - 3, zorder=7,
                               bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5, "alpha": 0.85})  # fmt: skip
         axes.set_xlim(columns[xs[0]][0] / _GBIT, columns[xs[-1]][1] / _GBIT)
         axes.set_ylim(min(low for low, _ in lines.values()) / _KIB, max(high for _, high in lines.values()) / _KIB)

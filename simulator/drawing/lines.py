@@ -75,9 +75,15 @@ def plot(axes: Any, lines: Sequence[Line]) -> list[tuple[str, str, float, float]
     return ends
 
 
+def level(axes: Any, target: float, label: str = "") -> None:
+    """A dashed line across the picture. `label` is for a legend."""
+    named = {"label": label} if label else {}
+    axes.axhline(target, color=GREY, linewidth=1.6, linestyle=(0, (6, 3)), zorder=2, **named)
+
+
 def mark_target(axes: Any, target: float, name: str) -> None:
     """A level across the picture, with its name."""
-    axes.axhline(target, color=GREY, linewidth=1.6, linestyle=(0, (6, 3)), zorder=2)
+    level(axes, target)
     axes.annotate(name, xy=(0.0, target), xycoords=("axes fraction", "data"), xytext=(6, -5),
                   textcoords="offset points", va="top", color=GREY, fontsize=12, zorder=7,
                   bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8})  # fmt: skip

@@ -24,6 +24,7 @@ from simulator.drawing import (
     missing,
     write_picture,
 )
+from simulator.drawing.attainment import _left
 from simulator.drawing.crossover import _bands
 from simulator.drawing.pareto import front
 from simulator.drawing.style import looks, spread
@@ -108,3 +109,12 @@ def test_no_two_of_eight_series_look_alike_and_layouts_keep_their_look() -> None
 def test_names_are_no_formulas() -> None:
     line = Line(name="a$\\frac$.csv", points=((1.0, 1.0), (2.0, 3.0)))
     assert draw_lines((line,), title="$\\x$", x_label="x (s)", y_label="y (s)").startswith(PNG)
+
+
+def test_a_goodput_between_two_rates_moves_the_ring() -> None:
+    assert draw_attainment(LINES, title="t", goodputs={"phased": 3.2}) != draw_attainment(LINES, title="t")
+
+
+@pytest.mark.parametrize(("rates", "left"), [((2.0, 4.0), 1.9), ((1.0, 4.0), 0.0), ((3.0,), 0.0)])
+def test_an_axis_of_high_rates_does_not_begin_at_none(rates: tuple[float, ...], left: float) -> None:
+    assert _left(rates) == pytest.approx(left)

@@ -21,3 +21,9 @@ def test_the_same_course_is_the_same_picture_and_marks_are_in_it() -> None:
 def test_nothing_to_draw_is_said() -> None:
     with pytest.raises(ConfigError, match="nothing to draw"):
         draw_course([], title="nothing")
+
+
+def test_turns_and_the_names_of_both_kinds_of_marks_are_in_it() -> None:
+    lines, marks, turns = [Line(name="auto", points=((5.0, 0.5), (15.0, 0.9)))], [Mark(6.2, "2P")], [Mark(8.0, "links")]
+    turned = draw_course(lines, marks, title="a run", turns=turns)
+    assert draw_course(lines, marks, title="a run", turns=turns, marks_name="P: prefill", turns_name="t") != turned
