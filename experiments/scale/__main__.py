@@ -3,9 +3,12 @@
     python -m experiments.scale --traces FOLDER [--vidur PYTHON] [--parts vidur requests replicas memory] [--stored]
         [--requests N] [--fleet-requests N] [--repeats N] [--version HASH] [--quick]
 
-`--vidur` names the Python of an environment in which `pip install vidur` was done. Measurements are kept in
-`results/scale.jsonl` by the version of the code: a run that was stopped goes on where it was, parts can be run one at a
-time, and RESULT.md is made of all that the store holds. `--stored` measures nothing.
+`--vidur` names the Python of an environment in which `pip install vidur` was done. Measurements are kept by the version
+of the code: a run that was stopped goes on where it was, parts can be run one at a time, and RESULT.md is made of all
+that the store holds. `--stored` measures nothing.
+
+A million requests, as `requests` (twice) and `replicas` have them unless told otherwise, take two cores from minutes to
+an hour, by the machine and the case; `vidur` and `memory` take minutes, and so does `--quick`.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from pathlib import Path
 
 from contracts.errors import ConfigError
 from experiments.ecoserve.document import Document, command
+from experiments.load.command_line import RESULTS, add_out, add_traces, out_folder, parser_of
+from experiments.scale.cases import CODE, CONVERSATION
 from experiments.scale.measuring import NotMeasured, ours, vidur
 from experiments.scale.one import Measured
 from experiments.scale.parts import MILLION, NATIVE, OURS, PARTS, Asked
@@ -30,10 +35,13 @@ HERE = Path(__file__).parent
 CLOSING = "What does not agree, and what was not run"
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Measure, and write the document after each measurement."""
-    options = _parser().parse_args()
-    path = options.store or Path("results") / ("scale-quick.jsonl" if options.quick else "scale.jsonl")
+    parser = _parser()
+    options = parser.parse_args(words)
+    if options.version and not options.stored:
+        parser.error("--version goes with --stored")
+    path = options.store or RESULTS / ("scale-quick.jsonl" if options.quick else "scale.jsonl")
     asked = Asked(
         traces=options.traces.resolve(),
         vidur=options.vidur,
@@ -42,12 +50,12 @@ def main() -> int:
         repeats=1 if options.quick else options.repeats,
         quick=options.quick,
     )
-    if options.version and not options.stored:
-        print("experiments.scale: --version goes with --stored", file=sys.stderr)
-        return 2
-    told = command("experiments.scale", sys.argv[1:])
+    told = command("experiments.scale", sys.argv[1:] if words is None else words)
     try:
         store = Store(path, options.version)
+        if options.stored and not store.rows:
+            raise ConfigError(f"{path} holds no measurement: there is nothing to show", param="store")
+        out = out_folder(parser, options, HERE)
         failed: list[str] = []
         for name in () if options.stored else options.parts:
             for job in PARTS[name](asked):
@@ -55,8 +63,8 @@ def main() -> int:
                     store.measure(job, partial(_run, job, asked))
                 except NotMeasured as error:
                     failed.append(f"{name}, {job.who}, {job.case.replicas} replicas: {error}")
-                compose(store, options.out, told, failed)
-        compose(store, options.out, told, failed)
+                compose(store, out, told, failed)
+        compose(store, out, told, failed)
     except ConfigError as error:
         print(f"experiments.scale: {error}", file=sys.stderr)
         return 2
@@ -70,25 +78,41 @@ def compose(store: Store, folder: Path, told: str, failed: Sequence[str] = ()) -
     shown = {name: store.shown(name) for name in PARTS}
     for name, (title, lines) in TABLES.items():
         if shown[name]:
-            document.replace(title, *lines(shown[name]))
-    left_out = [f"- Part `{name}` ({title}): not run." for name, (title, _) in TABLES.items() if not shown[name]]
+            document.replace(title(shown[name]), *lines(shown[name]))
+    left_out = [f"- Part `{name}`: not run." for name in TABLES if not shown[name]]
     document.replace(CLOSING, *verdicts(shown), *left_out, *(f"- Failed: {one}." for one in failed))
     document.write()
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m experiments.scale", description=(__doc__ or "").splitlines()[0])
+    parser = parser_of("scale", __doc__)
     parser.add_argument("--quick", action="store_true", help="small numbers: whether it works at all")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="to be measured")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="to be measured (default all)")
     parser.add_argument("--stored", action="store_true", help="show what the store holds, measure nothing")
     parser.add_argument("--version", default="", help="with --stored: of this version of the code, or commit, only")
-    parser.add_argument("--traces", type=Path, default=Path("../shared/traces"), help="where the Azure traces are")
-    parser.add_argument("--vidur", default="", help="Python of an environment with Vidur")
-    parser.add_argument("--requests", type=_count, default=MILLION, help="of part requests")
-    parser.add_argument("--fleet-requests", type=_count, default=MILLION, help="of part replicas, at most")
-    parser.add_argument("--repeats", type=_count, default=3, help="of part vidur, taking turns")
-    parser.add_argument("--store", type=Path, default=None, help="default: results/scale.jsonl")
-    parser.add_argument("--out", type=Path, default=HERE, help="where RESULT.md goes")
+    add_traces(parser, (CODE, CONVERSATION))
+    parser.add_argument("--vidur", default="", metavar="PYTHON", help="Python of an environment with Vidur")
+    parser.add_argument(
+        "--requests", type=_count, default=MILLION, metavar="N", help="of part requests (default %(default)s)"
+    )
+    parser.add_argument(
+        "--fleet-requests",
+        type=_count,
+        default=MILLION,
+        metavar="N",
+        help="of part replicas, at most (default %(default)s)",
+    )
+    parser.add_argument(
+        "--repeats", type=_count, default=3, metavar="N", help="of part vidur, taking turns (default %(default)s)"
+    )
+    parser.add_argument(
+        "--store",
+        type=Path,
+        metavar="FILE",
+        help="what was measured, by version of the code (default results/scale.jsonl, with --quick "
+        "results/scale-quick.jsonl)",
+    )
+    add_out(parser, HERE, "RESULT.md")
     return parser
 
 

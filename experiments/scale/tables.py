@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 from experiments.scale.cases import HARDWARE, MODEL
-from experiments.scale.parts import NATIVE, OURS, VIDUR
+from experiments.scale.parts import FLEET, MILLION, NATIVE, OURS, VIDUR
 from experiments.scale.store import Kept
 
 Rows = Sequence[Kept]
 NOTES = f"""\
 Model and hardware: {MODEL} on {HARDWARE}, step times by design §5's formula fitted to its roofline. Each run has a
 process of its own. `cpu` is the processor time of the run, which other work on the machine lengthens less than `wall`;
-`load` is the machine's load average when the run began. A table holds runs of one version of the code; which, stands in
+`load` is the machine's load average when the run began. `used` is the share of their time in which replicas computed,
+`attained` the share of requests within both targets. A table holds runs of one version of the code; which, stands in
 its last column."""
 
 _COLUMNS = "requests | wall s | cpu s | cpu us/request | events/s (cpu) | tokens out | used | attained | peak MB | load"
@@ -28,7 +29,7 @@ def beside_vidur(rows: Rows) -> Iterator[str]:
         "filled with our formula, outside of what is measured. Medians of runs that took turns. `steps` are batches.",
         "",
         "| replicas | requests | simulator | runs | cpu us/request | wall us/request | events/s (cpu) | steps |"
-        " cpu us/step | TTFT p50 | p90 | E2E mean | p90 | peak MB | load | commit |",
+        " cpu us/step | TTFT p50 s | TTFT p90 s | E2E mean s | E2E p90 s | peak MB | load | commit |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     )
     for replicas, requests in cases_of(rows):
@@ -97,7 +98,7 @@ def many_replicas(rows: Rows) -> Iterator[str]:
         "`ClusterCore.handle` of an arrival and of a replica's view (one in eight), in microseconds of this thread's",
         "CPU. The time of a run includes that its replicas join and that each one's blocks are checked at the end.",
         "",
-        f"| replicas | {_COLUMNS} | decision p50 | p99 | view p50 | p99 | commit |",
+        f"| replicas | {_COLUMNS} | decision p50 us | p99 us | view p50 us | p99 us | commit |",
         f"|---|{'---|' * 15}",
     )
     for row in rows:
@@ -130,10 +131,25 @@ def _line(first: str, row: Kept, *last: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-TABLES: dict[str, tuple[str, Callable[[Rows], Iterator[str]]]] = {
-    "vidur": ("Beside Vidur", beside_vidur),
-    "requests": ("A million requests on 64 replicas", many_requests),
-    "replicas": ("Ten thousand replicas", many_replicas),
-    "memory": ("Memory by requests served", memory),
+def _many_requests_title(rows: Rows) -> str:
+    """What was run, beside what was meant to be."""
+    sizes = sorted({row.job.case.num_requests for row in rows})
+    fleets = " and ".join(f"{count:,}" for count in sorted({row.job.case.replicas for row in rows}))
+    goal = "" if sizes[0] >= MILLION else " (the goal: a million)"
+    return f"{' and '.join(f'{size:,}' for size in sizes)} requests on {fleets} replicas{goal}"
+
+
+def _many_replicas_title(rows: Rows) -> str:
+    """Of the largest fleet that was run."""
+    most = max(row.job.case.replicas for row in rows)
+    goal = "" if most >= FLEET else f" (the goal: {FLEET:,})"
+    return f"Up to {most:,} replicas{goal}"
+
+
+TABLES: dict[str, tuple[Callable[[Rows], str], Callable[[Rows], Iterator[str]]]] = {
+    "vidur": (lambda rows: "Beside Vidur", beside_vidur),
+    "requests": (_many_requests_title, many_requests),
+    "replicas": (_many_replicas_title, many_replicas),
+    "memory": (lambda rows: "Memory by requests served", memory),
 }
-"""Title and lines by part."""
+"""Title and lines by part, both of rows that are there."""

@@ -112,7 +112,8 @@ def test_the_document_is_made_of_what_the_store_holds_and_says_which_goals_are_m
     assert "not shown. 5,000 requests took 6 s" in closing
     assert "would take 1000 s of both cores (the goal allows 600 us each)" in closing
     assert "requests served: **not met** (at most 1.5 times). 50 MB after 1,000 requests, 90 after 10,000" in closing
-    assert "Part `replicas` (Ten thousand replicas): not run." in closing
+    assert "Part `replicas`: not run." in closing
+    assert "## 5,000 requests on 64 replicas (the goal: a million)" in table
     assert "- Failed: requests: no room." in closing
 
 

@@ -1,0 +1,79 @@
+"""What the command lines of experiments have in common: where results go, rows that are kept, processes, traces."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+RESULTS = Path("results")
+TRACES = Path("../shared/traces")
+AZURE = "of the Azure LLM inference traces 2023 (github.com/Azure/AzurePublicDataset)"
+MOONCAKE = "of the Mooncake traces (github.com/kvcache-ai/Mooncake)"
+
+
+def parser_of(name: str, text: str | None) -> argparse.ArgumentParser:
+    """Of `python -m experiments.NAME`. `text` is the module's; its paragraphs are kept."""
+    return argparse.ArgumentParser(
+        prog=f"python -m experiments.{name}",
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def add_out(parser: argparse.ArgumentParser, published: Path, what: str) -> None:
+    """`--out`, for `out_folder`. `published` is the folder of the experiment, where its last results are kept."""
+    name = published.name
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help=f"where {what} go; made if it is not there (default experiments/{name}; with --quick "
+        f"results/{name}-quick, so that what is published there stays)",
+    )
+
+
+def out_folder(parser: argparse.ArgumentParser, options: argparse.Namespace, published: Path) -> Path:
+    """What `--out` says; without it the experiment's own folder, or after `--quick` another. Made if it is not there;
+    where it cannot be the program ends with status 2."""
+    quick = RESULTS / f"{published.name}-quick"
+    folder: Path = options.out or (quick if options.quick else published)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"argument --out: {folder}: {error.strerror}")
+    return folder
+
+
+def add_store(parser: argparse.ArgumentParser, name: str) -> None:
+    """`--store`, for rows that the next run need not make again."""
+    parser.add_argument(
+        "--store",
+        type=Path,
+        default=RESULTS / f"{name}.jsonl",
+        metavar="FILE",
+        help="rows of finished runs, by scenario and version of the code; a run that was stopped goes on from it "
+        "(default %(default)s)",
+    )
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """`--workers`."""
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes at a time (default %(default)s)")
+
+
+def add_seeds(parser: argparse.ArgumentParser, default: int, of: str) -> None:
+    """`--seeds`; `of` says whose."""
+    parser.add_argument("--seeds", type=int, default=default, metavar="N", help=f"{of} (default %(default)s)")
+
+
+def add_traces(parser: argparse.ArgumentParser, azure: Sequence[str], mooncake: Sequence[str] = ()) -> None:
+    """`--traces`, the folder of these files."""
+    parts = [f"{' and '.join(files)} {source}" for files, source in ((azure, AZURE), (mooncake, MOONCAKE)) if files]
+    parser.add_argument(
+        "--traces",
+        type=Path,
+        default=TRACES,
+        metavar="FOLDER",
+        help=f"folder of {', '.join(parts)}; not part of this repository (default %(default)s)",
+    )
