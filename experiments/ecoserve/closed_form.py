@@ -10,11 +10,10 @@ decode step that long; the scheduler is to get there, and no further.
 
 from __future__ import annotations
 
-import argparse
-
 import msgspec
 
 from contracts.request import Slo
+from experiments.load.command_line import parser_of
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 from scheduling.policies import policy
 from simulator.cost import Fitted
@@ -82,10 +81,14 @@ def find(replicas: int, rule: str = "min", duration_s: float = 120.0, share: flo
 
 def main() -> None:
     """Print one line for each fleet."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rule", default="min", help="admission rule of alternating replicas")
-    parser.add_argument("--replicas", type=int, nargs="+", default=[2, 4, 8])
-    parser.add_argument("--duration", type=float, default=120.0, help="simulated seconds at each rate")
+    parser = parser_of("ecoserve.closed_form", __doc__)
+    parser.add_argument("--rule", default="min", help="admission rule of alternating replicas (default %(default)s)")
+    parser.add_argument(
+        "--replicas", type=int, nargs="+", default=[2, 4, 8], metavar="N", help="of each fleet (default 2 4 8)"
+    )
+    parser.add_argument(
+        "--duration", type=float, default=120.0, help="simulated seconds at each rate (default %(default)g)"
+    )
     arguments = parser.parse_args()
     print("replicas  goodput (x one prefill)  decode step  S*(n-1)/n  ratio")
     for replicas in arguments.replicas:

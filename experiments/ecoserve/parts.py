@@ -69,14 +69,14 @@ def goodput(document: Document, budget: Budget, seen: Seen, cells: Sequence[tupl
         if one not in table:  # its systems are told one by one as not run
             continue
         name = f"goodput-{number + 1}.png"
-        if number < PICTURES and draw(table[one].values(), one.name, document.beside(name)):
+        if number < PICTURES and draw(table[one].values(), one.name, budget.seeds, document.beside(name)):
             document.section(title, "", f"![attainment against rate]({name})")
         document.replace("Gains beside the paper's", *_gains(table))
 
 
 def _gains(table: Mapping[Setup, Mapping[str, Found]]) -> Iterator[str]:
     """Mean over the set-ups there are of our goodput, and of EcoServe's artifact, over each baseline's, at P90."""
-    yield "Mean gain at P90 by EcoServe's clock over the set-ups above (how many), the paper's over all of its own. A "
+    yield "Mean gain at P90 by EcoServe's clock over the set-ups above (how many), the paper's over all of its own. A"
     yield "goodput beyond the scanned rates counts as the highest of them."
     yield from ("", "| set-ups | over | EcoServe's artifact, here | ours (`min`), here | the paper's EcoServe |")
     yield "| --- | --- | ---: | ---: | ---: |"
@@ -115,7 +115,7 @@ def hybrid(document: Document, budget: Budget, seen: Seen) -> None:
     for name, cost in costs.items():
         systems = (SARATHI, MIXED) if name == "apart" else (SARATHI, MIXED, OURS, ARTIFACT, VLLM)
         jobs = [Job(setup=one, system=system, cost=cost) for system in systems]
-        for system, found in _scanned(jobs, budget, document, title):
+        for system, found in _scanned(jobs, budget, document, title, f"cost {name}"):
             seen.hybrid[name, system] = found
             document.section(title, f"| {name} {goodput_line(found)}")
 
@@ -230,13 +230,16 @@ def ablations(document: Document, budget: Budget, seen: Seen) -> None:
             document.section(title, f"| {cluster} {goodput_line(found)}")
 
 
-def _scanned(jobs: Sequence[Job], budget: Budget, document: Document, title: str) -> Iterator[tuple[str, Found]]:
-    """Each job's scan as it comes; one that fails is told."""
+def _scanned(
+    jobs: Sequence[Job], budget: Budget, document: Document, title: str, under: str = ""
+) -> Iterator[tuple[str, Found]]:
+    """Each job's scan as it comes; one that fails or was not run is told, with what it was to be run `under`."""
     for job in jobs:
         try:
             yield job.system, job.run(budget)
         except NotRun:
-            document.plan(f"{title}, {job}", job.system, f"{title.split(':', maxsplit=1)[0]} ({job.setup.name})")
+            where = ", ".join([job.setup.name, *([under] if under else [])])
+            document.plan(f"{title}, {job}", job.system, f"{title.split(':', maxsplit=1)[0]} ({where})")
         except RunFailed as error:
             document.section(title, f"| {job.system}: {error} |")
 

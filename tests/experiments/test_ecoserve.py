@@ -7,10 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from experiments.ecoserve import picture
 from experiments.ecoserve.capacity import carried
 from experiments.ecoserve.document import Document
 from experiments.ecoserve.mitosis import made, sizes_over_time
-from experiments.ecoserve.parts import CELLS, goodput
+from experiments.ecoserve.parts import CELLS, goodput, hybrid
 from experiments.ecoserve.scan import QUICK_STEPS, Budget, Found, crossing
 from experiments.ecoserve.seen import Seen
 from experiments.ecoserve.setups import DATA, setup
@@ -18,6 +19,8 @@ from experiments.ecoserve.study import Job
 from experiments.ecoserve.systems import SYSTEMS, rules_of, scenario
 from experiments.ecoserve.tables import change, gain
 from scheduling.policies import policy
+
+COSTS = ("roofline", "apart", "additive")
 
 
 def _found(*points: tuple[float, float]) -> Found:
@@ -84,6 +87,33 @@ def test_an_interrupted_run_leaves_a_truthful_table(tmp_path: Path) -> None:
     assert "| one |" in text
     assert "## Not run\n\n- part b\n" in text
     assert [path.name for path in tmp_path.iterdir()] == ["RESULT.md"]
+
+
+def test_of_a_cost_that_was_not_run_its_name_is_told(tmp_path: Path) -> None:
+    document = Document(tmp_path / "RESULT.md", "T", "c")
+    hybrid(document, Budget(store=tmp_path / "none.jsonl", version="v"), Seen())
+    document.write()
+    left_out = [line for line in (tmp_path / "RESULT.md").read_text().splitlines() if line.startswith("- ")]
+    where = "What a mixed step costs (codellama2-34b on 8 replicas of L20, ShareGPT, cost"
+    assert [line.startswith(f"- {where} {cost}): ") for line, cost in zip(left_out, COSTS, strict=True)] == [True] * 3
+
+
+def test_the_picture_has_the_goodputs_of_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[dict[str, object]] = []
+
+    def keep(lines: object, **more: object) -> bytes:
+        drawn.append({"lines": lines, **more})
+        return b""
+
+    monkeypatch.setattr(picture, "missing", lambda: None)
+    monkeypatch.setattr(picture, "draw_attainment", keep)
+    found = [
+        msgspec.structs.replace(_found((2.0, 1.0), (4.0, 0.95), (6.0, 0.85)), system=f"system {number}")
+        for number in range(8)
+    ]
+    assert picture.draw(found, "t", 1, tmp_path / "a.png")
+    assert drawn[0]["goodputs"] == {f"system {number}": pytest.approx(5.0) for number in range(8)}
+    assert not picture.draw([], "t", 1, tmp_path / "a.png")
 
 
 @pytest.mark.slow
