@@ -2,7 +2,7 @@
 
     python -m experiments.dynamic_chunk [--quick] [--traces ../shared/traces] [--workers 1]
 
-Rows are kept in `results/dynamic_chunk.jsonl`: a run that was stopped goes on where it was. About 10 minutes on a core.
+Rows are kept: a run that was stopped goes on where it was. About 10 minutes on a core.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.dynamic_chunk.loads import AZURE, POLICIES, SHAREGPT, Load, case, stages
+from contracts.errors import ConfigError
+from experiments.dynamic_chunk.loads import AZURE, POLICIES, SHAREGPT, TRACE, Load, case, stages
 from experiments.dynamic_chunk.reading import reading
 from experiments.dynamic_chunk.tables import (
     HEAD,
@@ -24,9 +25,11 @@ from experiments.dynamic_chunk.tables import (
     line,
     scan_head,
     scan_lines,
+    seeds_told,
 )
 from experiments.ecoserve.document import Document, command
-from simulator.drawing.style import write_picture
+from experiments.load.command_line import add_out, add_store, add_traces, add_workers, out_folder, parser_of
+from simulator.drawing import missing, write_picture
 from simulator.grid import Case, Row, failed, run_grid
 
 HERE = Path(__file__).parent
@@ -63,18 +66,27 @@ class Bench:
         return [row for row in rows if not row.error]
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> int:
     """Print tables as they come."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.dynamic_chunk", description=__doc__)
+    parser = parser_of("dynamic_chunk", __doc__)
     parser.add_argument("--quick", action="store_true", help="few and short runs: whether it works at all")
-    parser.add_argument("--traces", type=Path, default=Path("../shared/traces"), help="folder of the recorded traces")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--store", type=Path, default=Path("results/dynamic_chunk.jsonl"))
-    parser.add_argument("--out", type=Path, default=HERE, help="where RESULT.md goes")
-    options = parser.parse_args()
-    document = Document(
-        options.out / "RESULT.md", "Chunk policies on pipelines", command("experiments.dynamic_chunk", sys.argv[1:])
-    )
+    add_traces(parser, (TRACE,))
+    add_workers(parser)
+    add_store(parser, "dynamic_chunk")
+    add_out(parser, HERE, "RESULT.md and the pictures")
+    options = parser.parse_args(words)
+    out = out_folder(parser, options, HERE)
+    told = command("experiments.dynamic_chunk", sys.argv[1:] if words is None else words)
+    try:
+        _run(options, Document(out / "RESULT.md", "Chunk policies on pipelines", told))
+    except ConfigError as error:
+        print(f"experiments.dynamic_chunk: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _run(options: argparse.Namespace, document: Document) -> None:
+    """Raises `ConfigError` for a trace that is not there or a store that cannot be used."""
     bench = Bench(document, options)
     seeds, policies = ((0,), FEWER) if options.quick else (SEEDS, POLICIES)
     document.section("What was done", *_told(bench.requests, len(seeds)))
@@ -110,7 +122,7 @@ def _table(
     policies: Sequence[str],
     seeds: Sequence[int],
 ) -> dict[str, list[Row]]:
-    document.section(title, *HEAD)
+    document.section(title, f"{seeds_told(len(seeds))} {HEAD[0]}", *HEAD[1:])
     found = {}
     for policy in policies:
         rows = bench.run(title, [bench.case(data, rate, policy, pp, seed=seed) for seed in seeds])
@@ -138,7 +150,7 @@ def _delay(document: Document, bench: Bench, rates: Sequence[float]) -> list[Row
 def _scan(document: Document, bench: Bench, options: argparse.Namespace) -> list[Row]:
     title = f"Attainment by rate, four stages, {AZURE}"
     rates = RATES[:1] if options.quick else RATES
-    document.section(title, *scan_head(rates))
+    document.section(title, *scan_head(rates, 1 if options.quick else len(SEEDS)))
     rows: list[Row] = []
     for scale in SCALES:
         for policy in FEWER if options.quick else SCANNED:
@@ -147,9 +159,10 @@ def _scan(document: Document, bench: Bench, options: argparse.Namespace) -> list
             found = bench.run(title, cases)
             rows += found
             document.section(title, *scan_lines(policy, scale, found))
-    picture = document.beside("attainment.png")
-    write_picture(picture, drawn(rows, SCALES[-1]))
-    document.section(title, "", f"![attainment]({picture.name})")
+    for scale in SCALES if missing() is None else ():
+        picture = document.beside(f"attainment-times-{scale:g}.png".replace("0.", "0"))
+        write_picture(picture, drawn(rows, scale))
+        document.section(title, "", f"![attainment by rate, targets times {scale:g}]({picture.name})")
     return rows
 
 
@@ -165,4 +178,4 @@ def _told(requests: int, seeds: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

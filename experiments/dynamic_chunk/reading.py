@@ -119,7 +119,11 @@ def _rates(rows: Sequence[Row]) -> Iterator[str]:
             held = [r.number("rate") for r in here if r["policy"] == policy and r.number("usual.attained") >= GOOD]
             limits[policy] = max(held, default=0.0)
         listed = ", ".join(f"`{policy}` {f'{rate:g}/s' if rate else 'none'}" for policy, rate in limits.items())
-        yield f"Targets times {scale:g}: the highest scanned rate with {100 * GOOD:.0f} % within the targets: {listed}."
+        none = "" if all(limits.values()) else " (none: fewer at every scanned rate)"
+        yield (
+            f"Targets times {scale:g}: the highest scanned rate with {100 * GOOD:.0f} % within the targets: "
+            f"{listed}{none}."
+        )
         for rate in dict.fromkeys(row.number("rate") for row in here):
             first = sorted((r for r in here if r.number("rate") == rate), key=lambda r: -r.number("usual.attained"))
             order = ", ".join(f"`{r['policy']}` {100 * r.number('usual.attained'):.1f} %" for r in first[:3])

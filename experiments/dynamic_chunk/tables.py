@@ -99,9 +99,9 @@ def _change(rows: Sequence[Row], base: Sequence[Row], name: str) -> str:
 def delay_lines(rows: Sequence[Row]) -> list[str]:
     """Who decodes in which batch, under two policies."""
     lines = [
-        f"{SHAREGPT}, four stages. `kept`: streams stay in their batch; `even`: dealt out; `delayed`: DCP's delay "
-        "scheduling. The paper says of it: up to 1.4 times the goodput where decoding dominates, mean E2E 4.1 s less, "
-        "P99 TPOT 15 % more.",
+        f"{SHAREGPT}, four stages, one seed. `kept`: streams stay in their batch; `even`: dealt out; `delayed`: DCP's "
+        "delay scheduling. The paper says of it: up to 1.4 times the goodput where decoding dominates, mean E2E 4.1 s "
+        "less, P99 TPOT 15 % more.",
         "",
         "| rate | policy | batches | TTFT P90 s | TPOT P50/P99 ms | E2E mean/P99 s | within | D-D bubbles |",
         "| ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |",
@@ -117,10 +117,16 @@ def delay_lines(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def scan_head(rates: Sequence[float]) -> list[str]:
-    """The head of the table of rates."""
+def seeds_told(count: int) -> str:
+    """How many runs a figure is of."""
+    return "One seed." if count == 1 else f"Means of {count} seeds."
+
+
+def scan_head(rates: Sequence[float], above: int = 1) -> list[str]:
+    """The head of the table of rates; the first tables have `above` seeds."""
+    beside = f" here, {above} in the first tables: the same policy at the same rate differs by that" * (above > 1)
     return [
-        "Percent within both targets.",
+        f"Percent within both targets; one seed{beside}.",
         "",
         f"| targets | policy | {' | '.join(f'{rate:g}/s' for rate in rates)} |",
         "| --- | --- | " + "---: | " * len(rates),

@@ -2,7 +2,7 @@
 
     python -m experiments.slack_rules [--quick] [--seeds 2] [--workers 1]
 
-Rows are kept in `results/slack_rules.jsonl`: a run that was stopped goes on where it was. About 15 minutes on one core.
+Rows are kept: a run that was stopped goes on where it was. About 15 minutes on one core.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from contracts.errors import ConfigError
 from experiments.ecoserve.document import Document, command
+from experiments.load.command_line import add_out, add_seeds, add_store, add_workers, out_folder, parser_of
 from experiments.slack_rules import choice
 from experiments.slack_rules.loads import LOADS, REPLICAS, VARIANTS, WHOLE, Load, cases
 from experiments.slack_rules.reading import reading
@@ -27,17 +29,33 @@ TABLE = "Attained by rule and load"
 JUDGED = "Which rule is the default"
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> int:
     """Print tables as they come."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.slack_rules", description=__doc__)
+    parser = _parser()
+    arguments = parser.parse_args(words)
+    out = out_folder(parser, arguments, HERE)
+    told = command("experiments.slack_rules", sys.argv[1:] if words is None else words)
+    try:
+        _run(arguments, Document(out / "RESULT.md", "Slack rules", told))
+    except ConfigError as error:
+        print(f"experiments.slack_rules: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("slack_rules", __doc__)
     parser.add_argument("--quick", action="store_true", help="two rules, one load, short runs: whether it works at all")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--store", type=Path, default=Path("results/slack_rules.jsonl"))
-    parser.add_argument("--out", type=Path, default=HERE, help="where RESULT.md goes")
-    arguments = parser.parse_args()
+    add_seeds(parser, 2, "runs of each rule under each load")
+    add_workers(parser)
+    add_store(parser, "slack_rules")
+    add_out(parser, HERE, "RESULT.md")
+    return parser
+
+
+def _run(arguments: argparse.Namespace, document: Document) -> None:
+    """Raises `ConfigError` for a store that cannot be used."""
     variants, loads, shortened = (("min", "max"), LOADS[:1], 0.2) if arguments.quick else (VARIANTS, LOADS, 1.0)
-    document = Document(arguments.out / "RESULT.md", "Slack rules", command("experiments.slack_rules", sys.argv[1:]))
     document.section("What was done", *_told(arguments.seeds))
     document.section(TABLE, *_head(loads))
     for variant in variants:
@@ -112,4 +130,4 @@ def _judged(judged: Sequence[choice.Judged]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
