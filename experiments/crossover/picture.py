@@ -1,4 +1,7 @@
-"""The crossover map: which layout carries most, over link rate and KV bytes per token, by the closed forms."""
+"""The crossover map: which layout carries most, over link rate and KV bytes per token, by the closed forms.
+
+The steps are those of one model; only the bytes of KV that cross the link are varied.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,20 @@ from scheduling.fleet_capacity import role_rates
 from scheduling.step_cost import predict_prefill_s
 from simulator.drawing import Cell, draw_crossover
 
+PICTURE = "crossover.png"
 MODEL, HARDWARE, LOAD = "codellama2-34b", "l20", "ShareGPT tight"
 LINKS_GBIT = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 400.0)
 KV_KIB = {
     12.0: "",
     24.0: "",
-    68.6: "MLA: DeepSeek-V3",
-    128.0: "GQA: Llama-3-8B",
-    192.0: "GQA: CodeLlama2-34B",
-    320.0: "GQA: Llama-3-70B",
+    68.6: "DeepSeek-V3",
+    128.0: "Llama-3-8B",
+    192.0: "CodeLlama2-34B",
+    320.0: "Llama-3-70B",
     780.0: "",
-    1560.0: "MHA: Llama-30B",
+    1560.0: "Llama-30B",
 }
+"""KiB of KV per token, and the model that has as much."""
 GBIT = 1e9 / 8.0
 MEMORY_TOKENS = 200_000
 """KV room is held equal in all rows: only what crosses the link differs."""
@@ -38,8 +43,8 @@ def draw_map(path: Path, replicas: int) -> None:
     demand = load.within(deployment.max_context).demand
     cells = []
     needs = []
-    for kib, row in KV_KIB.items():
-        kv = kib * 1024.0
+    for kib, other in KV_KIB.items():
+        kv, row = kib * 1024.0, f"KV as large as {other}'s" if other else ""
         for gbit in LINKS_GBIT:
             site = msgspec.structs.replace(
                 site_of(deployment, gbit * GBIT), kv_bytes_per_token=kv, kv_tokens=MEMORY_TOKENS
@@ -60,8 +65,9 @@ def draw_map(path: Path, replicas: int) -> None:
     path.write_bytes(
         draw_crossover(
             cells,
-            title=f"Layout that carries most: {replicas} x CodeLlama2-34B on 4 L20, {LOAD}",
+            title=f"Layout that carries most: step times of CodeLlama2-34B on {deployment.tp} L20,\n"
+            f"KV size varied; {LOAD}; {replicas} replicas (in cells: prefill to decode replicas)",
             predicted=needs,
-            predicted_name="prefill tokens/s x KV bytes/token",
+            predicted_name="need: prefill tokens/s x KV bytes/token",
         )
     )

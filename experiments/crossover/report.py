@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from experiments.crossover.formula import Forecast
+from experiments.crossover.picture import PICTURE
 from experiments.crossover.simulated import PICKS, Found, crossing
 from experiments.crossover.sites import Place
 from experiments.load.origin import origin
@@ -122,7 +123,12 @@ def _agreement(found: Sequence[Found], forecasts: Sequence[Forecast]) -> Iterato
 
 
 def _predicted(places: Sequence[Place], forecasts: Sequence[Forecast]) -> Iterator[str]:
-    yield "Links in Gbit/s, `over mixed / over alternating`; all numbers in predicted.csv; the map is crossover.png."
+    yield "Links in Gbit/s, `over mixed / over alternating`; all numbers in predicted.csv. Each line has the step times"
+    yield f"of its model. The map ({PICTURE}) has those of CodeLlama2-34B in all rows and varies only the bytes of KV"
+    yield "per token: a row that is named after another model has as much KV as that, not its steps, and its crossover"
+    yield "is not that of the table."
+    yield ""
+    yield f"![layout that carries most, over link rate and KV per token]({PICTURE})"
     yield ""
     loads = list(dict.fromkeys(one.load for one in forecasts))
     yield "| model | KV, KiB/token | hardware | need (ShareGPT) | " + " | ".join(loads) + " |"
