@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -17,6 +18,10 @@ from simulator.deployment import Deployment
 from simulator.traces import Trace, TraceRow
 
 GBIT = 1e9 / 8.0
+LINKS_GBIT = (10.0, 100.0, 1.0)
+"""Of each host, under the recorded traces."""
+CHANGING_GBIT = 25.0
+"""Of each host at the start, under the loads that change."""
 HORIZON_S = 420.0
 """How long a recorded trace is played at each rate."""
 JUDGED = 2000
@@ -26,7 +31,8 @@ MOST_PROMPT = 28_000
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a trace, served by one model on one hardware within `slo`; what happens to the links meanwhile."""
+    """A part of a trace, served by one model on one hardware within `slo`; what happens to the links meanwhile.
+    `turns` say in words what changes at which second of the run, links or lengths."""
 
     name: str
     trace: Trace
@@ -35,6 +41,14 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     slo: Slo
     changes: tuple[Change, ...] = ()
     prefix_cache: bool = False
+    turns: tuple[tuple[float, str], ...] = ()
+
+    @property
+    def setting(self) -> str:
+        """Model, hardware and targets in words."""
+        cards = f"{self.deployment.tp} {self.hardware.upper()}"
+        targets = f"TTFT {self.slo.ttft_s:g} s, TPOT {self.slo.tpot_s * 1e3:g} ms"
+        return f"{self.model} on {cards} a replica, {targets}"
 
     @property
     def deployment(self) -> Deployment:
@@ -65,16 +79,17 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TIGHT, USUAL, LONG = Slo(ttft_s=2.0, tpot_s=0.05), Slo(ttft_s=5.0, tpot_s=0.1), Slo(ttft_s=15.0, tpot_s=0.1)
+TRACES = (
+    ("azure_llm_2023_conv.csv", "codellama2-34b", "l20", TIGHT),
+    ("azure_llm_2023_code.csv", "codellama2-34b", "l20", USUAL),
+    ("mooncake_conversation.jsonl", "qwen2-72b", "a800", LONG),
+    ("mooncake_synthetic.jsonl", "qwen2-72b", "h100", LONG),
+)
+"""File, model, hardware, targets: EcoServe's (OSDI'26) for chat and for long prompts, one of them tightened."""
 
 
 def recorded(traces: Path) -> list[Load]:
-    """One load of each file. Targets are EcoServe's (OSDI'26) for chat and for long prompts, one of them tightened."""
-    there = (
-        ("azure_llm_2023_conv.csv", "codellama2-34b", "l20", TIGHT),
-        ("azure_llm_2023_code.csv", "codellama2-34b", "l20", USUAL),
-        ("mooncake_conversation.jsonl", "qwen2-72b", "a800", LONG),
-        ("mooncake_synthetic.jsonl", "qwen2-72b", "h100", LONG),
-    )
+    """One load of each file in that folder."""
     return [
         Load(
             name=Path(file).stem,
@@ -84,7 +99,7 @@ def recorded(traces: Path) -> list[Load]:
             slo=slo,
             prefix_cache=file.endswith(".jsonl"),
         )
-        for file, model, hardware, slo in there
+        for file, model, hardware, slo in TRACES
     ]
 
 
@@ -101,22 +116,32 @@ PROMPTS, OUTPUTS = Stretch(120.0, 3.0, 2000.0, 40.0), Stretch(120.0, 7.0, 150.0,
 FLIP = (PROMPTS, OUTPUTS, PROMPTS, OUTPUTS)
 STEADY = (Stretch(480.0, 3.2, 1200.0, 280.0),)
 FALLS_AT_S, BACK_AT_S = 160.0, 320.0
+LOW_GBIT = 0.3
 
 
 def changing(folder: Path, seed: int) -> list[Load]:
     """Loads for which no one static layout is right all the time. Arrivals are written into `folder` as traces."""
     flip = Trace(path=str(_written(folder / f"flip-{seed}.csv", FLIP, seed)))
     steady = Trace(path=str(_written(folder / f"steady-{seed}.csv", STEADY, seed)))
-    falls = (SetLink(at_s=FALLS_AT_S, bytes_per_s=0.3 * GBIT),)
-    comes_back = (*falls, SetLink(at_s=BACK_AT_S, bytes_per_s=25.0 * GBIT))
+    falls = (SetLink(at_s=FALLS_AT_S, bytes_per_s=LOW_GBIT * GBIT),)
+    comes_back = (*falls, SetLink(at_s=BACK_AT_S, bytes_per_s=CHANGING_GBIT * GBIT))
+    low = ((FALLS_AT_S, f"links of {LOW_GBIT:g} Gbit/s"),)
+    back = (*low, (BACK_AT_S, f"links of {CHANGING_GBIT:g} Gbit/s"))
     chat = Load(name="", trace=steady, model="codellama2-34b", hardware="l20", slo=TIGHT)
     return [
-        Load(
-            name="prompts and outputs flip three times", trace=flip, model="codellama2-34b", hardware="l20", slo=TIGHT
-        ),
-        msgspec.structs.replace(chat, name="links fall to 0.3 Gbit/s", changes=falls),
-        msgspec.structs.replace(chat, name="links fall and come back", changes=comes_back),
+        msgspec.structs.replace(chat, name="prompts and outputs flip three times", trace=flip, turns=_flips()),
+        msgspec.structs.replace(chat, name=f"links fall to {LOW_GBIT:g} Gbit/s", changes=falls, turns=low),
+        msgspec.structs.replace(chat, name="links fall and come back", changes=comes_back, turns=back),
     ]
+
+
+def _flips() -> tuple[tuple[float, str], ...]:
+    """Where the stretches of `FLIP` after the first begin."""
+    starts = itertools.accumulate(stretch.seconds for stretch in FLIP)
+    return tuple(
+        (at_s, "long prompts" if stretch is PROMPTS else "long outputs")
+        for at_s, stretch in zip(starts, FLIP[1:], strict=False)
+    )
 
 
 def _written(path: Path, stretches: tuple[Stretch, ...], seed: int) -> Path:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from contracts.phase import Role
 from experiments.auto.fleets import AUTO, Fleet, auto_fleet
-from experiments.auto.report import Changed, knees
+from experiments.auto.loads import Load
+from experiments.auto.report import COURSE, Changed, course_name, knees
 from experiments.auto.runs import Scan
 from simulator.drawing import Line, Mark, draw_course, missing, write_picture
 from simulator.grid import Row
@@ -17,14 +18,16 @@ from simulator.grid import Row
 TOGETHER_S = 8.0
 """Changes with no longer pause between them are one mark."""
 SHORT = {Role.ALTERNATING: "A", Role.MIXED: "M", Role.PREFILL: "P", Role.DECODE: "D"}
+MARKS = f"{AUTO}'s roles from then on: " + ", ".join(f"{letter} {role.value}" for role, letter in SHORT.items())
+TURNS = "load or links change"
 
 
 def draw_changed(folder: Path, changed: Changed) -> None:
     """One picture for each load that changes (of its first seed)."""
     rows = {fleet.name: row for fleet, row in changed.rows}
     if changed.seed == 0 and missing() is None and not any(row.error for row in rows.values()):
-        name = "-".join(word for word in changed.load.name.replace(".", "").split() if word.isalnum())
-        _draw(folder / f"course-{name}.png", changed.load.name, rows, changed.best())
+        title = f"{changed.load.name}: {changed.load.setting}"
+        _draw(folder / course_name(changed.load), title, rows, changed.best(), changed.load)
 
 
 def draw_scans(folder: Path, scans: Sequence[Scan]) -> None:
@@ -33,13 +36,22 @@ def draw_scans(folder: Path, scans: Sequence[Scan]) -> None:
     rows = {scan.fleet: row for scan in (knee.best, knee.auto) for row in scan.rows if row.number("rate") == knee.rate}
     if missing() is None and len(rows) == 2:
         title = f"{knee.load}, {knee.rate:g} requests/s, {knee.link_gbit:g} Gbit/s"
-        _draw(folder / "course.png", title, rows, knee.best.fleet)
+        _draw(folder / COURSE, title, rows, knee.best.fleet)
 
 
-def _draw(path: Path, title: str, rows: dict[str, Row], best: str) -> None:
+def _draw(path: Path, title: str, rows: dict[str, Row], best: str, load: Load | None = None) -> None:
     lines = [Line(name=name, points=_points(rows[name])) for name in (best, AUTO)]
     start = auto_fleet(sum(1 for _ in _first_roles(rows[AUTO])))
-    picture = draw_course(lines, _marks(rows[AUTO], start), title=title, target=0.9)
+    turns = [Mark(at_s, word) for at_s, word in load.turns] if load else []
+    picture = draw_course(
+        lines,
+        _marks(rows[AUTO], start),
+        title=title,
+        target=0.9,
+        turns=turns,
+        marks_name=MARKS,
+        turns_name=TURNS,
+    )
     write_picture(path, picture)
 
 

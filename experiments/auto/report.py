@@ -8,12 +8,15 @@ from pathlib import Path
 import msgspec
 
 from experiments.auto.fleets import AUTO, Fleet
-from experiments.auto.loads import BACK_AT_S, FALLS_AT_S, HORIZON_S, Load
+from experiments.auto.loads import CHANGING_GBIT, HORIZON_S, Load, recorded
 from experiments.auto.runs import FACTORS, HOPELESS, SETTLED_S, SHARE, WORTH_A_RUN, Scan
 from experiments.load.origin import origin
+from simulator.drawing import missing
 from simulator.grid import Row
 
 GOAL = 0.97
+COURSE = "course.png"
+"""The picture of the first trace over the first link."""
 
 HEAD = f"""# `auto` against the best static layout known in hindsight
 
@@ -74,7 +77,10 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, scans: Sequence[Scan]) -> Knee:
         """Of the scans of one trace over one link."""
         auto = next(scan for scan in scans if scan.fleet == AUTO)
-        best = max((scan for scan in scans if scan.fleet != AUTO), key=lambda scan: scan.goodput)
+        best = max(
+            (scan for scan in scans if scan.fleet != AUTO and scan.points),
+            key=lambda scan: (scan.goodput, scan.points[0][1]),
+        )
         rate = max((rate for rate, share, _ in best.points if share >= SHARE), default=best.points[0][0])
         return cls(load=auto.load, link_gbit=auto.link_gbit, best=best, auto=auto, rate=rate)
 
@@ -90,8 +96,14 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_goodput(self) -> float:
-        """Goodput of `auto` over that of the best static fleet."""
+        """Goodput of `auto` over that of the best static fleet; 0 where that has none."""
         return self.auto.goodput / self.best.goodput if self.best.goodput else 0.0
+
+    @property
+    def told(self) -> tuple[str, str]:
+        """The ratio of goodputs and the knee, as they are printed."""
+        ratio = f"{self.in_goodput:.3f}" if self.best.goodput else "-"
+        return ratio, f"{self.rate:g}" if self.exists else f"none ({self.rate:g})"
 
 
 def knees(scans: Sequence[Scan]) -> list[Knee]:
@@ -100,17 +112,29 @@ def knees(scans: Sequence[Scan]) -> list[Knee]:
     return [Knee.of([s for s in scans if (s.load, s.link_gbit) == place]) for place in places]
 
 
+def course_name(load: Load) -> str:
+    """The picture of a load that changes."""
+    return f"course-{'-'.join(word for word in load.name.replace('.', '').split() if word.isalnum())}.png"
+
+
 def write_result(folder: Path, scans: Sequence[Scan], changed: Sequence[Changed], planned: Planned) -> None:
-    """The whole file, with as much as is known."""
+    """The whole file, with as much as is known, and the pictures beside it."""
     lines = [HEAD.format(origin=origin("python -m experiments.auto"))]
-    lines += _changed(changed)
-    lines += _traces(scans)
+    lines += _changed(changed, folder)
+    lines += _traces(scans, folder)
     lines += _reading(scans, changed)
     lines += _not_run(scans, changed, planned)
     (folder / "RESULT.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _changed(changed: Sequence[Changed]) -> Iterator[str]:
+def _picture(folder: Path, name: str, what: str) -> Iterator[str]:
+    """If it was drawn."""
+    if missing() is None and (folder / name).is_file():
+        yield ""
+        yield f"![{what}]({name})"
+
+
+def _changed(changed: Sequence[Changed], folder: Path) -> Iterator[str]:
     yield "## Where the load changes within the run"
     yield ""
     if not changed:
@@ -128,15 +152,21 @@ def _changed(changed: Sequence[Changed]) -> Iterator[str]:
         yield f"| {one.load.name} | {one.seed} | {shares} | {one.ratio():.3f} | {one.ratio('settled'):.3f} | {moves} |"
     yield ""
     yield f"After: the ratio after {SETTLED_S:.0f} s. The best static fleet is chosen for each of the two by itself."
-    yield f"Links fall at {FALLS_AT_S:.0f} s, and come back at {BACK_AT_S:.0f} s. Picture of each load: `course-*.png`."
-    for one in {one.load.name: one for one in changed}.values():
-        load, slo = one.load, one.load.slo
-        targets = f"TTFT {slo.ttft_s:g} s, TPOT {slo.tpot_s * 1e3:g} ms"
-        yield f"- {load.name}: {load.model} on {load.hardware}, {targets}, links of 25 Gbit/s at the start."
+    yield ""
+    loads = list({one.load.name: one.load for one in changed}.values())
+    for load in loads:
+        turns = "".join(f"; from {at_s:.0f} s {word}" for at_s, word in load.turns)
+        yield f"- {load.name}: {load.setting}; links of {CHANGING_GBIT:g} Gbit/s at the start{turns}."
+    yield ""
+    yield "In the pictures dotted lines are changes of roles by `auto`, with the mix from then on (M mixed, A"
+    yield "alternating, P prefill, D decode: `3P 1D` is three prefill replicas and one decode replica), full lines what"
+    yield "changes from outside."
+    for load in loads:
+        yield from _picture(folder, course_name(load), f"attainment over time, {load.name}")
     yield ""
 
 
-def _traces(scans: Sequence[Scan]) -> Iterator[str]:
+def _traces(scans: Sequence[Scan], folder: Path) -> Iterator[str]:
     yield "## Recorded traces"
     yield ""
     if not scans:
@@ -147,7 +177,14 @@ def _traces(scans: Sequence[Scan]) -> Iterator[str]:
     yield f"{FACTORS[-1]:g} of what the closed forms say the best static fleet carries. A scan ends where less than"
     yield f"{HOPELESS:.0%} is attained. Goodput: the rate at which attainment of the whole run falls below"
     yield f"{SHARE:.0%}, on a line between two rates. Knee: the highest scanned rate at which the best static fleet has"
-    yield f"{SHARE:.0%}. Static fleets predicted to carry less than {WORTH_A_RUN:.0%} of the best were not run."
+    yield f"{SHARE:.0%}; where it has that at none, `none` and the lowest rate, of which the row then is. Static fleets"
+    yield f"predicted to carry less than {WORTH_A_RUN:.0%} of the best were not run."
+    yield ""
+    shown = {scan.load for scan in scans}
+    for load in recorded(Path()):
+        if load.name in shown:
+            cached = "; prefixes cached, by the hashes of the trace" if load.prefix_cache else ""
+            yield f"- {load.name}: {load.setting}{cached}."
     yield ""
     yield (
         "| trace | link Gbit/s | best static | its goodput /s | auto's | ratio | knee /s | best static there "
@@ -156,11 +193,13 @@ def _traces(scans: Sequence[Scan]) -> Iterator[str]:
     yield "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for knee in knees(scans):
         there, auto = ((s.at(knee.rate), s.at(knee.rate, 2)) for s in (knee.best, knee.auto))
+        ratio, rate = knee.told
         yield (
             f"| {knee.load} | {knee.link_gbit:g} | {knee.best.fleet} | {knee.best.goodput:.2f} "
-            f"| {knee.auto.goodput:.2f} | {knee.in_goodput:.3f} | {knee.rate:g} | {there[0]:.1%} ({there[1]:.1%}) "
+            f"| {knee.auto.goodput:.2f} | {ratio} | {rate} | {there[0]:.1%} ({there[1]:.1%}) "
             f"| {auto[0]:.1%} ({auto[1]:.1%}) | {knee.ratio(1):.3f} | {knee.ratio(2):.3f} | {knee.auto.moves} |"
         )
+    yield from _picture(folder, COURSE, "attainment over time, the first trace over the first link")
     yield ""
     yield "| trace | link Gbit/s | fleet | rate: attained (settled) |"
     yield "| --- | ---: | --- | --- |"

@@ -16,8 +16,10 @@ _ROOT = Path(__file__).parents[2]
 def origin(command: str) -> str:
     """A few lines of Markdown. The commit is that of the checkout; `+` when its tracked files were changed."""
     versions = ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
+    commit = _commit()
+    beyond = " (`+`: and changes that were not in it yet)" if commit.endswith("+") else ""
     return (
-        f"Command: `{command}`. Date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC. Commit: {_commit()}.\n"
+        f"Command: `{command}`. Date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC. Commit: {commit}{beyond}.\n"
         f"Machine: {describe_machine()}; {versions}."
     )
 
