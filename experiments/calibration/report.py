@@ -24,6 +24,8 @@ from simulator.fitting import Residuals
 FITTED, TABLE, SLEEP = "fitted", "table", "sleep"
 _ALONE_CORES = 0.15
 _LAYOUTS = {"alternating": "phased", "mixed": "colocated", "1p1d": "disaggregated"}
+"""As tables and picture name them, and the layout that each looks like in pictures."""
+PICTURE = "calibration.png"
 
 
 def commit() -> str:
@@ -37,9 +39,17 @@ def commit() -> str:
 
 
 def write_report(
-    path: Path, record: Record, cost: CostFile, found: Mapping[str, Sequence[Cell]], command: str, took_s: float
+    path: Path,
+    record: Record,
+    cost: CostFile,
+    found: Mapping[str, Sequence[Cell]],
+    command: str,
+    took_s: float,
+    *,
+    drawn: bool = False,
 ) -> None:
-    """All that was found, as Markdown, by what steps were said to cost: the predictor, a table, sleeping engines."""
+    """All that was found, as Markdown, by what steps were said to cost: the predictor, a table, sleeping engines. With
+    the picture beside it if that was `drawn`."""
     lines = [
         "# Live system and simulator under the same requests",
         "",
@@ -48,6 +58,7 @@ def write_report(
         "",
         *_setting(record),
         *_company(record),
+        *(["", f"![quantiles, live across, simulated up]({PICTURE})"] if drawn else []),
         "",
         "## Design §5's predictor, fitted to the profile",
         "",
@@ -108,12 +119,13 @@ def _company(record: Record) -> list[str]:
     ]
 
 
-def draw(path: Path, kinds: Mapping[str, Sequence[Cell]]) -> None:
-    """Every quantile as a point, live across, simulated up: hollow with the predictor, full with a table. Nothing
-    without matplotlib."""
+def draw(path: Path, kinds: Mapping[str, Sequence[Cell]]) -> bool:
+    """Every quantile as a point, live across, simulated up: hollow with the predictor, full with a table. False, and
+    nothing drawn, without matplotlib."""
     if missing() is not None:
-        return
-    with figure(11.0, 5.8) as made:
+        return False
+    look_of = looks(list(_LAYOUTS.values()))
+    with figure(11.0, 6.8) as made:
         both = made.subplots(1, len(FIGURES))
         for axes, (name, _) in zip(both, FIGURES.items(), strict=True):
             mine = [one for found in kinds.values() for one in found if one.figure == name]
@@ -127,9 +139,10 @@ def draw(path: Path, kinds: Mapping[str, Sequence[Cell]]) -> None:
             axes.fill_between([low, high], [low * (1 - GOAL), high * (1 - GOAL)], [low * (1 + GOAL), high * (1 + GOAL)],
                               color=GREY, alpha=0.2, linewidth=0, label=f"±{GOAL:.0%}")  # fmt: skip
             axes.plot([low, high], [low, high], color=GREY, linewidth=1.0)
-            for layout, look in looks(list(_LAYOUTS.values())).items():
+            for layout, known_as in _LAYOUTS.items():
+                look = look_of[known_as]
                 for kind, found in kinds.items():
-                    here = [one for one in found if one.figure == name and _LAYOUTS[one.layout] == layout]
+                    here = [one for one in found if one.figure == name and one.layout == layout]
                     axes.plot([1e3 * one.live_s for one in here], [1e3 * one.simulated_s for one in here], look.marker,
                               color=look.colour, label=f"{layout}, {kind}",
                               fillstyle="none" if kind == FITTED else "full")  # fmt: skip
@@ -140,8 +153,9 @@ def draw(path: Path, kinds: Mapping[str, Sequence[Cell]]) -> None:
             axes.set_ylim(low, high)
             plain_log(axes.xaxis)
             plain_log(axes.yaxis)
-        both[0].legend(loc="upper left", frameon=False)
+        made.legend(*both[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
         write_picture(path, png(made))
+    return True
 
 
 def _table(found: Sequence[Cell]) -> list[str]:
