@@ -40,7 +40,9 @@ def parser(prog: str, description: str) -> argparse.ArgumentParser:
                        help="fake: exact step times and KV of real size, so that two cores are no limit (default);"
                        " smollm2: SmolLM2-135M computed here")  # fmt: skip
     found.add_argument("--replicas", type=int, default=2, help="in every layout, half prefill in the pools (default 2)")
-    found.add_argument("--rates", type=_numbers, metavar="LOW:HIGH:COUNT", help="Mbit/s, spaced by a factor")
+    presets = [f"{name} {':'.join(f'{one:g}' for one in preset.rates)}" for name, preset in PRESETS.items()]
+    found.add_argument("--rates", type=_numbers, metavar="LOW:HIGH:COUNT",
+                       help=f"of each link, Mbit/s, spaced by a factor (default {', '.join(presets)})")  # fmt: skip
     found.add_argument("--layouts", default=",".join(MODES), help=f"which to measure (default {','.join(MODES)})")
     found.add_argument("--requests", type=int, help="of each point")
     found.add_argument("--per-s", type=float, help="mean arrivals a second")
@@ -53,7 +55,8 @@ def parser(prog: str, description: str) -> argparse.ArgumentParser:
         "--grace-s", type=float, default=5.0, help="requests are given up so long after the last arrival"
     )
     found.add_argument("--out", type=Path, default=Path("bandwidth_sweep"), metavar="FOLDER",
-                       help="results go there; points that are there already are not measured again")  # fmt: skip
+                       help="results go there; points that are there already are not measured again "
+                            "(default %(default)s)")  # fmt: skip
     return found
 
 

@@ -30,21 +30,30 @@ STREAMS = (1, 8, 16)
 def parse(argv: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m experiments.engine_bench", description=__doc__)
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rows", default="prefill,decode,poisson", help="which of prefill, decode, poisson")
-    parser.add_argument("--rates", default="0.5,1,1.5,2,2.5,3", help="offered requests per second of the Poisson rows")
+    parser.add_argument("--model", default="smollm2-135m", help="default %(default)s")
+    parser.add_argument("--threads", type=int, default=2, help="of each server (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="of the rows without arrivals (default %(default)s)")
+    parser.add_argument("--rows", default="prefill,decode,poisson", help="which rows (default %(default)s)")
+    parser.add_argument(
+        "--rates",
+        default="0.5,1,1.5,2,2.5,3",
+        help="offered requests per second of the Poisson rows (default %(default)s)",
+    )
     parser.add_argument("--seconds", type=float, default=30.0, help="length of the arrivals of each Poisson row")
     parser.add_argument("--slo", default="4,0.25", help="TTFT and TPOT targets in seconds")
-    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=7, help="of arrivals and lengths (default %(default)s)")
     parser.add_argument("--only", default="", help="comma-separated parts of server names")
-    parser.add_argument("--out", type=Path, default=Path("results/engine_bench"))
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("results/engine_bench"),
+        help="where results and logs go (default %(default)s)",
+    )
     parser.add_argument("--vllm", type=Path, help="the vllm executable of its own environment")
     parser.add_argument("--vllm-preload", help="LD_PRELOAD that vLLM recommends (tcmalloc, libiomp5)")
     parser.add_argument("--llama-server", type=Path, help="a natively built llama-server")
-    parser.add_argument("--gguf-f32", type=Path)
-    parser.add_argument("--gguf-q8", type=Path)
+    parser.add_argument("--gguf-f32", type=Path, help="the model for llama-server, fp32")
+    parser.add_argument("--gguf-q8", type=Path, help="the model for llama-server, Q8_0")
     parser.add_argument("--transformers", type=Path, help="the transformers executable of its own environment")
     return parser.parse_args(argv)
 

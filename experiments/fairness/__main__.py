@@ -8,11 +8,10 @@ times as much as the light one. Shown: attainment of the TTFT target per key, Ja
 
 from __future__ import annotations
 
-import argparse
-
 import msgspec
 
 from contracts.request import Slo
+from experiments.load.command_line import parser_of
 from scheduling.config import ClusterCoreConfig
 from scheduling.fairness_config import FairnessConfig
 from simulator.report import Report
@@ -48,9 +47,16 @@ def ttft_attained(report: Report, name: str) -> float:
 
 def main() -> None:
     """Print one line for each rate of the heavy key, without and with fair shares."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--heavy", type=float, nargs="+", default=[1.0, 4.0, 10.0])
-    parser.add_argument("--seconds", type=float, default=120.0, help="simulated seconds of arrivals")
+    parser = parser_of("fairness", __doc__)
+    parser.add_argument(
+        "--heavy",
+        type=float,
+        nargs="+",
+        default=[1.0, 4.0, 10.0],
+        metavar="TIMES",
+        help="rate of the heavy key in multiples of that of the light one (default 1 4 10)",
+    )
+    parser.add_argument("--seconds", type=float, default=120.0, help="simulated, of arrivals (default %(default)g)")
     arguments = parser.parse_args()
     print("heavy  fair  TTFT light  TTFT heavy  jain tokens  jain attained  longest wait  finished  refused")
     for heavy in arguments.heavy:

@@ -32,7 +32,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=0, help="0: torch's own choice")
     parser.add_argument("--prompts", type=int, default=200, help="how many of the 200 prompts")
     parser.add_argument("--positions", type=int, default=32, help="teacher-forced positions of each prompt")
-    parser.add_argument("--out", type=Path, default=Path("results/int8_quality"))
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/int8_quality"), help="where the JSON goes (default %(default)s)"
+    )
     return parser.parse_args(argv)
 
 

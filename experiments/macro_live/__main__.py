@@ -31,9 +31,22 @@ def parse(words: list[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--layouts", nargs="+", choices=tuple(LAYOUTS), default=["alternating", "mixed", "1p1d"])
-    parser.add_argument("--loads", nargs="+", choices=tuple(LOADS), default=list(LOADS))
-    parser.add_argument("--rates", nargs="+", type=_positive, default=[2.0, 4.0], metavar="PER_S")
+    parser.add_argument(
+        "--layouts",
+        nargs="+",
+        choices=tuple(LAYOUTS),
+        default=["alternating", "mixed", "1p1d"],
+        help="fleets of two replicas (default alternating mixed 1p1d)",
+    )
+    parser.add_argument("--loads", nargs="+", choices=tuple(LOADS), default=list(LOADS), help="default all")
+    parser.add_argument(
+        "--rates",
+        nargs="+",
+        type=_positive,
+        default=[2.0, 4.0],
+        metavar="PER_S",
+        help="requests a second (default 2 4)",
+    )
     parser.add_argument("--seconds", type=_positive, default=14.0, help="of arrivals, for each point")
     parser.add_argument("--repeats", type=int, default=3, help="each with requests of its own")
     parser.add_argument("--targets", nargs=2, type=_positive, default=[1.0, 0.1], metavar=("TTFT_S", "TPOT_S"))

@@ -67,7 +67,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--vllm", type=Path, help="the vllm executable of its own environment")
     parser.add_argument("--vllm-model", type=Path, help="directory of the model that vLLM serves")
     parser.add_argument("--vllm-preload", default="", help="LD_PRELOAD that vLLM recommends (tcmalloc, libiomp5)")
-    parser.add_argument("--out", type=Path, default=Path("results/transfer_bench"))
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/transfer_bench"), help="where results go (default %(default)s)"
+    )
     return parser.parse_args(argv)
 
 
