@@ -17,6 +17,7 @@ import msgspec
 from cli.overlay import build
 from cli.settings import Settings
 from cli.simulated_fleet import measured, with_replicas
+from cli.usual_request import check_room
 from contracts.errors import ConfigError
 from contracts.phase import Role
 from contracts.request import Slo
@@ -69,7 +70,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scenario_of(layers: Sequence[dict[str, Any]], asked: Asked) -> Scenario:
-    """The run that files and options describe. Raises `ConfigError` naming what is unknown or wrong."""
+    """The run that files and options describe. Raises `ConfigError` naming what is unknown or wrong, also where no
+    replica has room for the usual request."""
     settings = Settings([{name: table for name, table in layer.items() if name != "sweep"} for layer in layers])
     scenario = _base(settings, with_replicas(settings.table("simulate")), asked)
     scenario = _machines(scenario, asked)
@@ -78,7 +80,10 @@ def scenario_of(layers: Sequence[dict[str, Any]], asked: Asked) -> Scenario:
     changes = {name: getattr(asked, name) for name in ("duration_s", "seed") if getattr(asked, name) is not None}
     scenario = msgspec.structs.replace(scenario, **changes)
     _check_targets(scenario)
-    return scenario if asked.rate is None else at_rate(scenario, asked.rate)
+    if asked.rate is not None:
+        scenario = at_rate(scenario, asked.rate)
+    check_room(scenario)
+    return scenario
 
 
 def check_target(option: str, path: Path | None) -> None:
@@ -138,7 +143,8 @@ def _layout(scenario: Scenario, asked: Asked) -> Scenario:
     if "layout" in given and len(given) > 1:
         raise ConfigError(f"{' and '.join(given)} exclude each other: each says which roles there are", param="layout")
     if asked.replicas is not None and asked.layout is None:
-        raise ConfigError("--replicas is how many a --layout has; name one", param="--replicas")
+        told = f"as in --layout {asked.policy}" if asked.policy else "a policy is one too"
+        raise ConfigError(f"--replicas is how many a --layout has; name one ({told})", param="--replicas")
     if asked.layout is not None:
         return laid_out(scenario, asked.layout, asked.replicas)
     return scenario if asked.policy is None else under(scenario, asked.policy)
