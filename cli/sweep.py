@@ -1,6 +1,6 @@
 """`phaseserve sweep`: the simulator over a grid, on all cores; with --live the links of this machine, measured.
 
-    phaseserve sweep --layout phased,colocated,1:1,1:3 --replicas 4 --rate 2:16:2 --link-rate 1,10,100 --seed 0,1
+    phaseserve sweep --layout phased,colocated,2:2 --replicas 4 --rate 4:16:2 --slo 2:0.05 --link-rate 1,5,15
 
 Values are separated by commas; numbers may be LOW:HIGH:STEP. What does not vary is said as for `phaseserve simulate`,
 by --config and --set. The file may hold the grid too:
@@ -10,7 +10,9 @@ by --config and --set. The file may hold the grid too:
 
 Into --out go rows.jsonl (each run as soon as it is done: after a kill the same command goes on from there), sweep.csv
 and sweep.parquet (all figures of all runs), goodput.csv (with several rates: the highest rate with enough requests
-within both targets, and every dip below it), and pictures.
+within both targets, `goodput_is_bound` where that is the highest of the scan, and every dip below it), and pictures. A
+run of a minute of requests takes a second or two of one core. Where nobody hands KV over (phased, colocated), runs that
+differ in the link rate only are one run, at the first of the rates.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from cli.supervisor import module_command
 from cli.sweep_axes import AXES, Label, cases_of, label_of, parse_variation, values_of, variations_of
 from cli.sweep_pictures import pictures_of
 from cli.sweep_table import goodput_lines, run_lines
+from cli.terms import ATTAINED, LATENCIES, goodput_terms
 from contracts.errors import ConfigError
 from contracts.request import Slo
 from simulator.drawing import missing
@@ -91,21 +94,29 @@ def run(words: list[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    found = Parser(prog="phaseserve sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    terms = "\n".join((*goodput_terms(0.9), *ATTAINED, *LATENCIES))
+    found = Parser(
+        prog="phaseserve sweep",
+        description=f"{__doc__}\n{terms}\n\nDefaults are those without a file: what it or --set says is kept.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     found.add_argument("--config", type=Path, metavar="FILE", help="TOML file: settings, and the grid in [sweep]")
     found.add_argument("--set", action="append", default=[], metavar="K=V", help="one setting, e.g. slo.ttft_s=2")
     for name, axis in AXES.items():
         found.add_argument(f"--{name}", metavar="V,V", help=axis.tells)
     found.add_argument("--vary", action="append", default=[], metavar="K=[V,V]", help="values of any other setting")
-    found.add_argument("--share", type=float, default=0.9, help="attainment that goodput asks for (default 0.9)")
-    found.add_argument("--out", type=Path, default=Path("sweep"), metavar="FOLDER", help="default: sweep")
+    found.add_argument("--share", type=float, default=0.9, metavar="S", help="attainment that goodput asks for, above 0"
+                       " to 1 (default 0.9)")  # fmt: skip
+    found.add_argument("--out", type=Path, default=Path("sweep"), metavar="FOLDER",
+                       help="where the files go (default: sweep)")  # fmt: skip
     found.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each core)")
     found.add_argument("--mix", action="store_true", help="the folder may hold runs of another grid or version")
     found.add_argument("--leave-out", action="store_true", help="leave out cases that are impossible, e.g. no room")
     found.add_argument("--no-parquet", action="store_true", help="CSV only")
     found.add_argument("--no-plots", action="store_true", help="tables only")
-    found.add_argument(LIVE, action="store_true", help="measure instead: real processes in network namespaces of this"
-                       " machine, for minutes (--live --help tells more)")  # fmt: skip
+    found.add_argument(LIVE, action="store_true", help="measure instead, for minutes: real processes in network"
+                       " namespaces of this machine; wants Linux, ip and tc, and root or user namespaces of one's own"
+                       " (--live --help tells more)")  # fmt: skip
     return found
 
 
@@ -146,7 +157,7 @@ def _write(grid: Grid, rows: list[Row], *, parquet: bool, plots: bool) -> Iterat
     if len(grid.axes.get("rate", ())) > 1 and there:
         found = goodputs(there, grid.by, grid.share)
         files["goodput.csv"] = as_csv(goodput_columns(grid.by, found))
-        print("\n".join(goodput_lines(grid.by, found)))
+        print("\n".join(goodput_lines(grid.by, found, grid.share)))
     else:
         print("\n".join(run_lines(list(grid.axes), there)))
     if plots and there:

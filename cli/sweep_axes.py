@@ -11,10 +11,12 @@ from typing import Any
 
 import msgspec
 
-from cli.asked import Asked, scenario_of
+from cli.asked import BYTES_PER_GBIT, Asked, scenario_of
 from cli.overlay import merge, parse_assignment
 from contracts.errors import ConfigError
+from contracts.phase import Role
 from simulator.grid import Case
+from simulator.scenario import Scenario
 
 Label = str | int | float
 MAX_CASES = 100_000
@@ -35,19 +37,19 @@ class Axis(msgspec.Struct, frozen=True):
 
 
 AXES: dict[str, Axis] = {
-    "model": Axis("model", str, "models by name or file, as for `simulate`"),
-    "hardware": Axis("hardware", str, "hardware by name or file"),
-    "tp": Axis("tp", int, "devices that share each layer"),
-    "pp": Axis("pp", int, "pipeline stages"),
-    "replicas": Axis("replicas", int, "how many each layout has"),
-    "layout": Axis("layout", str, "phased, colocated, auto, P:D such as 1:3, or a policy"),
-    "link-rate": Axis("link_gbit_s", float, "of each host, each way, Gbit/s"),
-    "data": Axis("data", str, "sharegpt, alpaca, longbench"),
-    "trace": Axis("trace", str, "recorded arrivals and lengths; the rate scales their time"),
-    "slo": Axis("slo", str, "targets as TTFT:TPOT, seconds, e.g. 5:0.1"),
-    "duration": Axis("duration_s", float, "seconds of arrivals"),
-    "rate": Axis("rate", float, "mean rates of arrivals, requests per second"),
-    "seed": Axis("seed", int, "runs that differ by chance only; tables have each, plots their mean"),
+    "model": Axis("model", str, "models by name or file, as for `simulate`; want --hardware"),
+    "hardware": Axis("hardware", str, "hardware by name or file; wants --model"),
+    "tp": Axis("tp", int, "devices that share each layer (default 1)"),
+    "pp": Axis("pp", int, "pipeline stages (default 1)"),
+    "replicas": Axis("replicas", int, "how many each layout has (default 2)"),
+    "layout": Axis("layout", str, "phased, colocated, auto, P:D such as 1:3, or a policy (default phased)"),
+    "link-rate": Axis("link_gbit_s", float, "of each host, each way, Gbit/s (default 10)"),
+    "data": Axis("data", str, "sharegpt, alpaca, longbench (default sharegpt)"),
+    "trace": Axis("trace", str, "recorded arrivals and lengths, instead of --data; the rate scales their time"),
+    "slo": Axis("slo", str, "targets as TTFT:TPOT, seconds (default 5:0.1)"),
+    "duration": Axis("duration_s", float, "seconds of arrivals (default 60)"),
+    "rate": Axis("rate", float, "mean rates of arrivals, requests per second (default 4)"),
+    "seed": Axis("seed", int, "runs that differ by chance only; tables have each, plots their mean (default 0)"),
 }
 """In the order of the grid: the last one changes from case to case."""
 
@@ -96,11 +98,13 @@ def cases_of(
     leave_out: Callable[[str], None] | None = None,
 ) -> list[Case]:
     """The whole grid, every case checked. What is impossible is told to `leave_out` and left out, where there is one.
+    Where nobody hands KV over, cases that differ in the link rate only are one scenario, so that it is run once.
 
     Raises `ConfigError` for the first case that is impossible, for none at all, and for too many.
     """
     order = [*variations, *(name for name in AXES if name in axes)]
     values = [variations[name] if name in variations else axes[name] for name in order]
+    links = axes.get("link-rate", ())
     count = math.prod(map(len, values))
     if count > MAX_CASES:
         raise ConfigError(f"the grid has {count} cases; {MAX_CASES} are the most", param="grid")
@@ -108,7 +112,7 @@ def cases_of(
     for combination in itertools.product(*values):
         chosen = dict(zip(order, combination, strict=True))
         try:
-            found.append(_case(layers, chosen))
+            found.append(_case(layers, chosen, links[:1] if len(links) > 1 else ()))
         except ConfigError as error:
             told = ", ".join(f"{name} {value}" for name, value in chosen.items())
             if leave_out is None:
@@ -124,7 +128,8 @@ def label_of(name: str) -> str:
     return AXES[name].label if name in AXES else name
 
 
-def _case(layers: Sequence[dict[str, Any]], chosen: Mapping[str, Label]) -> Case:
+def _case(layers: Sequence[dict[str, Any]], chosen: Mapping[str, Label], link: Sequence[Label]) -> Case:
+    """`link`: the link rate at which a case is run whose layout makes no use of links, if another one is asked for."""
     settings: dict[str, Any] = {}
     named: dict[str, Any] = {}
     for name, value in chosen.items():
@@ -135,8 +140,18 @@ def _case(layers: Sequence[dict[str, Any]], chosen: Mapping[str, Label]) -> Case
         else:
             settings = merge(settings, _nested(name, value))
     scenario = scenario_of([*layers, settings], Asked(**named))
+    if link and _in_place(scenario):
+        link_bytes_per_s = float(link[0]) * BYTES_PER_GBIT
+        fleet = (msgspec.structs.replace(group, link_bytes_per_s=link_bytes_per_s) for group in scenario.fleet)
+        scenario = msgspec.structs.replace(scenario, fleet=tuple(fleet))
     labels = {label_of(name): value for name, value in chosen.items()}
     return Case({**labels, KV_BYTES: scenario.fleet[0].kv.layout.bytes_per_token}, scenario)
+
+
+def _in_place(scenario: Scenario) -> bool:
+    """Whether every request stays on one replica: there are no pools, and nobody changes roles or the fleet."""
+    whole = all(group.role in (Role.ALTERNATING, Role.MIXED) for group in scenario.fleet)
+    return whole and not scenario.changes and not scenario.cluster.planner.enabled
 
 
 def _nested(name: str, value: object) -> dict[str, Any]:

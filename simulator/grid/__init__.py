@@ -16,6 +16,6 @@ Example: attainment of two layouts over five rates, in ten lines.
 
 from simulator.grid.case import Case, Row, Value
 from simulator.grid.run import failed, run_grid
-from simulator.grid.scan import at_rates, goodputs
+from simulator.grid.scan import at_rates, bounds, goodputs
 
-__all__ = ["Case", "Row", "Value", "at_rates", "failed", "goodputs", "run_grid"]
+__all__ = ["Case", "Row", "Value", "at_rates", "bounds", "failed", "goodputs", "run_grid"]

@@ -10,6 +10,9 @@ import time
 from typing import Any, Protocol
 
 _EVERY_S = 15.0
+_TELLING = 3
+"""So many runs must be over before the time left is guessed from them."""
+_UNTOLD = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
 
 
 class Progress(Protocol):
@@ -44,15 +47,26 @@ class Silent:
 
 
 class Bar:
-    """tqdm's bar, with the time left."""
+    """tqdm's bar, with the time left once that can be guessed."""
 
     def __init__(self, total: int, kept: int) -> None:
         bar: Any = importlib.import_module("tqdm").tqdm
         bar.monitor_interval = 0
-        self._bar = bar(total=total, initial=kept, unit="run", dynamic_ncols=True, smoothing=0.1, file=sys.stderr)
+        self._bar = bar(
+            total=total,
+            initial=kept,
+            unit="run",
+            dynamic_ncols=True,
+            smoothing=0.1,
+            file=sys.stderr,
+            bar_format=_UNTOLD,
+        )
+        self._told_at = kept + _TELLING
 
     def step(self) -> None:
         """One more case."""
+        if self._bar.n + 1 >= self._told_at:
+            self._bar.bar_format = None
         self._bar.update()
 
     def close(self) -> None:
@@ -75,7 +89,8 @@ class Lines:
         if now - self._said >= _EVERY_S and self._done < self._total:
             self._said = now
             left_s = (now - self._started) / (self._done - self._kept) * (self._total - self._done)
-            self._say(f"{self._done} of {self._total} runs, about {_words(left_s)} left")
+            left = f", about {_words(left_s)} left" if self._done - self._kept >= _TELLING else ""
+            self._say(f"{self._done} of {self._total} runs{left}")
 
     def close(self) -> None:
         """No more will come."""

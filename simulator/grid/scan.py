@@ -38,3 +38,9 @@ def _point(rate: float, rows: Sequence[Row]) -> Point:
 
 def _mean(rows: Sequence[Row], name: str) -> float:
     return sum(row.number(name) for row in rows) / len(rows)
+
+
+def bounds(found: Goodput) -> tuple[bool, bool]:
+    """By the usual clock and by EcoServe's: whether goodput is the highest rate of the scan, so that it may be more."""
+    last = max(point.rate for point in found.points)
+    return found.goodput == last, found.goodput_ecoserve == last

@@ -15,6 +15,7 @@ from typing import Any
 from contracts.errors import ConfigError
 from simulator.goodput import Goodput
 from simulator.grid.case import Row, Value
+from simulator.grid.scan import bounds
 
 ERROR = "error"
 _INT64 = 2**63
@@ -76,13 +77,16 @@ def _kind(values: Sequence[Value]) -> type:
 
 
 def goodput_columns(by: Sequence[str], found: dict[tuple[Value, ...], Goodput]) -> dict[str, list[Value]]:
-    """One row for each line of a scan: its labels, goodput and dips by both clocks (rates, separated by spaces)."""
+    """One row for each line of a scan: its labels, goodput and dips by both clocks (rates, separated by spaces).
+    `goodput_is_bound`: it is the highest rate of the scan, so that it may be more."""
     columns: dict[str, list[Value]] = {
         label: [name[number] for name in found] for number, label in enumerate(by)
     }  # fmt: skip
     columns["share"] = [one.share for one in found.values()]
     columns["goodput"] = [one.goodput for one in found.values()]
     columns["goodput_ecoserve"] = [one.goodput_ecoserve for one in found.values()]
+    columns["goodput_is_bound"] = [bounds(one)[0] for one in found.values()]
+    columns["goodput_ecoserve_is_bound"] = [bounds(one)[1] for one in found.values()]
     columns["dips"] = [_rates(one.dips) for one in found.values()]
     columns["dips_ecoserve"] = [_rates(one.dips_ecoserve) for one in found.values()]
     return columns

@@ -14,9 +14,9 @@ import pytest
 from contracts.errors import ConfigError
 from simulator import models
 from simulator.changes import Kill
-from simulator.grid import Case, Row, at_rates, failed, goodputs, run_grid
+from simulator.grid import Case, Row, at_rates, bounds, failed, goodputs, run_grid
 from simulator.grid.case import _content, key_of
-from simulator.grid.tables import as_parquet
+from simulator.grid.tables import as_parquet, goodput_columns
 from simulator.report import Report
 from simulator.roofline import Roofline
 from simulator.scenario import Scaling
@@ -152,6 +152,10 @@ def test_goodput_of_rows_is_that_of_a_scan() -> None:
     found = goodputs(rows, by=("layout",))
     assert (found["a",].goodput, found["a",].dips, found["a",].goodput_ecoserve) == (3, (2,), 3)
     assert found["b",].goodput == 0.0
+    assert [bounds(one) for one in found.values()] == [(False, False), (False, False)]
+    scan = goodputs([row for row in rows if row.number("rate") < 4], by=("layout",))
+    assert [bounds(one) for one in scan.values()] == [(True, True), (False, False)]
+    assert goodput_columns(("layout",), scan)["goodput_is_bound"] == [True, False]
 
 
 def test_a_worker_that_dies_or_hangs_costs_its_own_case() -> None:
