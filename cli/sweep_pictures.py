@@ -32,7 +32,7 @@ def pictures_of(
     suffixes: set[str] = set()
     for where, mine, names in _pictures(varied, axes, rows):
         lines = _lines(names, mine)
-        suffix, place = _suffix(where, suffixes), ", ".join(f"{name} {_short(value)}" for name, value in where.items())
+        suffix, place = _suffix(where, suffixes), ", ".join(_word(name, _short(value)) for name, value in where.items())
         if len(axes.get("rate", ())) > 1:
             title = f"Attainment over the arrival rate{': ' if place else ''}{place}"
             picture = draw_attainment([_attainment(name, some) for name, some in lines], share=share, title=title)
@@ -81,7 +81,20 @@ def _lines(names: Names, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def _word(name: str, value: str) -> str:
-    return value if name in ("layout", "model", "hardware", "data", "trace") else f"{label_of(name)} {value}"
+    """A value of an axis as it is told in a picture, with its unit."""
+    match name:
+        case "layout" | "model" | "hardware" | "data" | "trace":
+            return value
+        case "link-rate":
+            return f"links of {value} Gbit/s"
+        case "slo":
+            ttft_s, _, tpot_s = value.partition(":")
+            return f"TTFT {ttft_s} s, TPOT {tpot_s} s"
+        case "duration":
+            return f"{value} s of arrivals"
+        case "replicas":
+            return f"{value} replicas"
+    return f"{label_of(name)} {value}"
 
 
 def _attainment(name: str, rows: Sequence[Row]) -> Line:
@@ -121,7 +134,7 @@ def _maps(
         mine = [row for row in rows if all(row[label_of(name)] == value for name, value in where.items())]
         cells = _cells(mine, share, scanned=scanned, models="model" in axes)
         if cells:
-            place = "".join(f", {name} {_short(value)}" for name, value in where.items())
+            place = "".join(f", {_word(name, _short(value))}" for name, value in where.items())
             found[f"crossover{_suffix(where, suffixes)}.png"] = draw_crossover(
                 cells, title=f"Best layout ({what}){place}"
             )

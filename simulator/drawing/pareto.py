@@ -11,6 +11,9 @@ from contracts.errors import ConfigError
 from simulator.drawing.lines import finish
 from simulator.drawing.style import FONT, GREY, darker, figure, looks, plain_log, png
 
+_PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.85}
+"""Behind words, so that no line goes through them."""
+
 
 class TrailPoint(msgspec.Struct, frozen=True):
     """One run: seconds, and a word such as its rate (empty: none is written)."""
@@ -36,7 +39,7 @@ def draw_pareto(
     tpot_target_s: float | None = None,
     note: str = "",
 ) -> bytes:
-    """A PNG on logarithmic axes. Filled: no other run is better in both; hollow: one is. Runs without a value above
+    """A PNG on logarithmic axes, whose legend says what filled and hollow markers are. Runs without a value above
     0 are left out. Raises `ConfigError` without a point, or without matplotlib."""
     known = [
         Trail(trail.name, tuple(p for p in trail.points if 0.0 < p.ttft_s < 1e9 and 0.0 < p.tpot_s < 1e9))
@@ -65,10 +68,11 @@ def draw_pareto(
                           markerfacecolor=look.colour if point in best else "white")  # fmt: skip
                 if point.word and number in (0, last):
                     axes.annotate(point.word, (x, y), xytext=(7, 6), textcoords="offset points", fontsize=FONT - 4,
-                                  color=darker(look.colour), zorder=5)  # fmt: skip
+                                  color=darker(look.colour), zorder=5, bbox=_PAPER)  # fmt: skip
         _mark_box(axes, ttft_target_s, tpot_target_s)
         for axis in (axes.xaxis, axes.yaxis):
             plain_log(axis)
+        _explain_markers(made, axes)
         if note:
             made.text(0.995, 0.005, note, ha="right", va="bottom", color=GREY, fontsize=11)
         finish(made, axes, [(trail.name, look_of[trail.name].colour, trail.points[-1].ttft_s,
@@ -87,6 +91,12 @@ def front(points: Sequence[TrailPoint]) -> set[TrailPoint]:
     return found
 
 
+def _explain_markers(made: Any, axes: Any) -> None:
+    for label, face in (("filled: no other run is better in both", GREY), ("hollow: another run is", "white")):
+        axes.plot([], [], "o", color=GREY, markersize=10, markeredgewidth=2.0, markerfacecolor=face, label=label)
+    made.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=FONT - 2, handletextpad=0.2)
+
+
 def _mark_box(axes: Any, ttft_s: float | None, tpot_s: float | None) -> None:
     """The pairs within both targets: all that is left of the corner and below it."""
     if ttft_s is None or tpot_s is None:
@@ -98,5 +108,5 @@ def _mark_box(axes: Any, ttft_s: float | None, tpot_s: float | None) -> None:
     axes.set_xlim(left, max(right, 1.3 * corner_s))
     axes.set_ylim(bottom, max(top, 1.3 * corner_ms))
     axes.fill_between([left, corner_s], bottom, corner_ms, color="#009E73", alpha=0.10, linewidth=0, zorder=0)
-    axes.annotate("within both targets", (corner_s, corner_ms), xytext=(-6, -6), textcoords="offset points",
-                  ha="right", va="top", color=GREY, fontsize=12)  # fmt: skip
+    axes.annotate("within both targets", (left, corner_ms), xytext=(6, -6), textcoords="offset points",
+                  ha="left", va="top", color=GREY, fontsize=12, zorder=5, bbox=_PAPER)  # fmt: skip

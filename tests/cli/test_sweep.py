@@ -17,7 +17,7 @@ import pytest
 from cli import sweep
 from cli.main import main
 from cli.sweep_axes import parse_variation, values_of
-from cli.sweep_pictures import _cells, _lines, _suffix
+from cli.sweep_pictures import _cells, _lines, _suffix, _word
 from contracts.errors import ConfigError
 from simulator.grid import Row
 
@@ -189,6 +189,13 @@ def test_files_of_one_name_in_two_folders_are_two_lines_and_two_pictures() -> No
     assert [(name, len(some)) for name, some in _lines(("trace",), rows)] == [(str(r["trace"]), 1) for r in rows]
     taken: set[str] = set()
     assert len({_suffix({"trace": str(row["trace"])}, taken) for row in rows}) == 3
+
+
+def test_pictures_tell_values_with_their_units() -> None:
+    told = {"link-rate": "10", "slo": "5:0.1", "duration": "30", "replicas": "4", "tp": "2", "layout": "1:3"}
+    assert [_word(name, value) for name, value in told.items()] == [
+        "links of 10 Gbit/s", "TTFT 5 s, TPOT 0.1 s", "30 s of arrivals", "4 replicas", "tp 2", "1:3",
+    ]  # fmt: skip
 
 
 def test_models_with_as_many_kv_bytes_are_not_one_cell_of_the_map() -> None:
