@@ -1,12 +1,13 @@
 """`phaseserve profile`: what a step of this engine costs here, as a file that `phaseserve simulate` reads.
 
 Runs the real engine over a grid of steps: chunks of many sizes behind many pasts, decode rows of many counts and
-contexts, both together. Fits design §5's predictor (`--kind fitted`) or a table over tokens (`--kind table`) to the
-mean of each, and says how far it is off. With `--neighbours N` the same again while N more engines compute beside it,
-as the replicas of one machine do. Settings as for `phaseserve up`.
+contexts, both together. Fits the step-cost formula (scheduling/step_cost.py; `--kind fitted`) or a table over tokens
+(`--kind table`) to the mean of each, and says how far it is off. With `--neighbours N` the same again while N more
+engines compute beside it, as the replicas of one machine do. Settings as for `phaseserve up`. Takes a few minutes;
+nothing else should run on the machine meanwhile: what disturbs it is in the file.
 
     phaseserve profile --quantization int8 --threads 1 --neighbours 1 --out cost.json
-    phaseserve simulate --mixed 2 --cost-file cost.json
+    phaseserve simulate --mixed 2 --cost-file cost.json --rate 1
 """
 
 from __future__ import annotations
@@ -39,12 +40,17 @@ def parse(words: list[str]) -> argparse.Namespace:
         prog="phaseserve profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_arguments(parser)
-    parser.add_argument("--engine", choices=("torch", "fake"), default="torch")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where the cost file goes (JSON)")
-    parser.add_argument("--kind", choices=tuple(KINDS), default="fitted", help="the model that is fitted")
-    parser.add_argument("--neighbours", type=int, default=0, metavar="N", help="engines that compute beside it")
-    parser.add_argument("--repeats", type=int, default=6, metavar="N", help="steps of each point")
-    parser.add_argument("--decodes", type=int, default=16, metavar="N", help="most decode rows of a step")
+    parser.add_argument("--engine", choices=("torch", "fake"), default="torch",
+                        help="what computes: the model, or a stand-in that sleeps (default torch)")  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the cost file goes, JSON (default: none is"
+                        " written)")  # fmt: skip
+    parser.add_argument("--kind", choices=tuple(KINDS), default="fitted",
+                        help="the step-cost formula, or a table over tokens (default fitted)")  # fmt: skip
+    parser.add_argument("--neighbours", type=int, default=0, metavar="N",
+                        help="more engines that compute beside it (default 0: none)")  # fmt: skip
+    parser.add_argument("--repeats", type=int, default=6, metavar="N", help="steps measured of each point (default 6)")
+    parser.add_argument("--decodes", type=int, default=16, metavar="N",
+                        help="most decode rows of a step (default 16)")  # fmt: skip
     parser.add_argument(NEIGHBOUR, action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(words)
 
@@ -163,9 +169,10 @@ def _words(model: Fitted | Table) -> str:
 
 
 def _about(config: ReplicaConfig, engine: Engine, arguments: argparse.Namespace) -> str:
+    numerics = engine.numerics.replace("none weights", "unquantized weights")  # replicas compare the name as it is
     today = datetime.now(UTC).date().isoformat()
     beside = f", {arguments.neighbours} engines beside it" if arguments.neighbours else ""
     return (
-        f"{engine.spec.name} on {engine.device}, {engine.numerics}, {config.engine.threads} threads{beside};"
+        f"{engine.spec.name} on {engine.device}, {numerics}, {config.engine.threads} threads{beside};"
         f" {arguments.repeats} steps a point, {today}"
     )

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help=f"embedded name, directory or GGUF file (default {DEFAULT_MODEL})")
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with the settings")
     parser.add_argument("--set", action="append", default=[], metavar="K=V", help="one setting, e.g. slo.ttft_s=2")
-    parser.add_argument("--quantization", choices=("none", "int8"), help="short for --set engine.quantization=...")
+    parser.add_argument("--quantization", choices=("none", "int8"), help="of the weights (default none)")
     parser.add_argument("--threads", type=int, help="CPU threads of each replica (default: divided evenly)")
 
 
