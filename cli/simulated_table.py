@@ -13,8 +13,8 @@ from simulator.statistics import Summary
 
 _SHARES = {"met_p50": "50", "met_p90": "90", "met_p99": "99"}
 _PROPOSED = {
-    "propose_more": "one more replica would help: first tokens are late, or decode steps too slow for the TPOT target",
-    "propose_fewer": "one replica could be spared: streams are further ahead of their TPOT target than prefill needs",
+    "propose_more": "one more replica would help: first tokens are late, or decode steps too slow",
+    "propose_fewer": "one replica could be spared: streams run further ahead of their TPOT than prefill needs",
 }
 
 
@@ -33,6 +33,8 @@ def _requests(report: Report, scenario: Scenario) -> Iterator[str]:
     warmup = f"; those of the first {scenario.warmup_s:g} s are not counted" if scenario.warmup_s else ""
     yield f"{report.arrived} requests arrived ({report.rate:.3g}/s), {report.finished} were answered{warmup}"
     yield f"refused: {refused}; placed: {layouts}; placed again: {report.placed_again}"
+    for refusal in report.refusals[:4]:
+        yield f"  {refusal.count} with {refusal.status}, such as: {refusal.reason}"
     if not report.finished:
         return
     counted_s = report.finished / report.throughput
@@ -104,9 +106,10 @@ def _fleet(report: Report) -> Iterator[str]:
 
 def _carried(report: Report) -> str:
     """What the links carried."""
+    handed_over = sum(replica.kv_bytes_in for replica in report.replicas)
     told = f"links carried {report.kv_bytes / 1e9:.3g} GB"
     if report.handed_over or report.handoffs_failed:
-        return f"{told}, probes of their bandwidth among it"
+        return f"{told}, {handed_over / 1e9:.3g} GB of it KV of whole hand-offs, the rest probes and what failed"
     return f"{told}, all of it probes of their bandwidth" if report.kv_bytes else "links carried nothing"
 
 
@@ -114,5 +117,5 @@ def _decided(decision: FleetDecision) -> str:
     """For people; a proposal's own figures are in the JSON."""
     if decision.kind not in _PROPOSED:
         return f"{decision.kind.replace('_', ' ')}: {decision.reason}"
-    least = f" (best {decision.replica_id})" if decision.replica_id else ""
+    least = f" ({decision.replica_id})" if decision.replica_id else ""
     return f"{_PROPOSED[decision.kind]}{least}"

@@ -12,6 +12,7 @@ from contracts.plan import Outcome
 from contracts.views import ReplicaView
 from simulator.clock import Clock
 from simulator.flight import Flight
+from simulator.refusals import Refusals
 from simulator.report import ClassReport, Clocks, RoleChange, Window
 from simulator.statistics import Sketch, Summary
 
@@ -121,6 +122,7 @@ class Collector:
         self.prediction_total = 0.0
         self.longest_wait_s = 0.0
         self.refused: Counter[str] = Counter()
+        self.refusals = Refusals()
         self.layouts: Counter[str] = Counter()
         self.placed_again = 0
         self.output_tokens = 0
@@ -154,6 +156,7 @@ class Collector:
         attained = False
         if outcome is None:
             self.refused[str(error.status if error is not None else 0)] += 1
+            self.refusals.add(error)
             first_s = flight.first_s
             self.longest_wait_s = max(self.longest_wait_s, (first_s or self._clock.now) - arrival.at_s)
         else:
@@ -229,6 +232,7 @@ class Collector:
         ):
             getattr(self, sketch).take(getattr(other, sketch))
         self.refused += other.refused
+        self.refusals.take(other.refusals)
         self.layouts += other.layouts
         for total in ("prediction_total", "placed_again", "output_tokens", "num_ended"):
             setattr(self, total, getattr(self, total) + getattr(other, total))

@@ -13,7 +13,7 @@ from simulator.scenario import Group, Scenario
 from simulator.scenarios import under
 
 WORDS = "phased, colocated, auto, P:D such as 1:3, or a policy"
-_RATIO = re.compile(r"(\d+):(\d+)")
+_RATIO = re.compile(r"(\d{1,9}):(\d{1,9})")
 
 
 def laid_out(scenario: Scenario, layout: str, replicas: int | None = None) -> Scenario:
@@ -47,7 +47,9 @@ def laid_out(scenario: Scenario, layout: str, replicas: int | None = None) -> Sc
 def _pools(layout: str, prefill: int, decode: int, count: int) -> dict[Role, int]:
     parts = prefill + decode
     if prefill < 1 or decode < 1 or count % parts:
-        raise ConfigError(f"{count} replicas cannot be {layout} prefill to decode replicas", param="layout")
+        told = f"{count} replicas cannot be {layout} prefill to decode replicas"
+        hint = f": a multiple of {parts} can be" if prefill and decode else ""
+        raise ConfigError(f"{told}{hint}", param="layout")
     return {Role.PREFILL: prefill * count // parts, Role.DECODE: decode * count // parts}
 
 

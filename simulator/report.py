@@ -37,10 +37,19 @@ class ClassReport(msgspec.Struct, frozen=True, kw_only=True):
     ecoserve: Clocks
 
 
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """`count` requests that were refused, or failed, with this HTTP status for one reason. `reason`: the words of the
+    first of them; numbers in it differ from request to request."""
+
+    status: int
+    count: int
+    reason: str
+
+
 class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     """One replica over all its processes. `busy` is the share of its lifetime in which a step ran, of a pipeline the
     mean of its `stages`; `iteration_s` what steps took, of a pipeline in their slowest stage. `bubbles_s`: see
-    `simulator.pipeline.Bubbles`, stage-seconds."""
+    `simulator.pipeline.Bubbles`, stage-seconds. `kv_bytes_in`: KV of hand-offs that came whole."""
 
     replica_id: str
     role: str
@@ -54,6 +63,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     preemptions: int
     prefix_hit_tokens: int
+    kv_bytes_in: int
     overdraft_s: float
     mape: float
     stages: int
@@ -100,7 +110,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     switch wait taken out of a stream's first one; `longest_gap_s`: of each request; `queue_s`: at the replica;
     `longest_wait_s`: arrival to first token or refusal; `e2e_s`: to the last one. `prediction_error`: |predicted -
     real| / real of TTFT, of requests that stayed where they were placed; `prediction_bias`: mean of (predicted -
-    real) / real. `refused` by HTTP status, `layouts` by name. `jain_tokens`
+    real) / real. `refused` by HTTP status, `refusals` by reason; `layouts` by name. `jain_tokens`
     over keys: tokens served per token asked for; `jain_attained`: attained share. `recovery_s`: the longest time for
     which the attainment of arrival windows stayed below `recovery_below`.
     """
@@ -110,6 +120,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     arrived: int
     finished: int
     refused: dict[str, int]
+    refusals: tuple[Refusal, ...]
     rate: float
     throughput: float
     attained_per_s: float

@@ -65,13 +65,13 @@ def composed(
     """A report of the requests that were `seen`, and of what is known of the fleet beside them."""
     everything, keys = seen.everything(), seen.keys
     arriving_s, counted_s = _spans_s(scenario, last_arrival_s, ended_at)
-    alive_s = sum(replica.alive_s for replica in replicas)
     return Report(
         seed=scenario.seed,
         duration_s=ended_at,
         arrived=arrived,
         finished=everything.finished,
         refused=dict(sorted(seen.refused.items())),
+        refusals=seen.refusals.report(),
         rate=arrived / arriving_s,
         throughput=everything.finished / counted_s,
         attained_per_s=everything.usual.attained / counted_s,
@@ -94,7 +94,7 @@ def composed(
         kv_bytes=kv_bytes,
         exposed_s=seen.exposed.summary(),
         network_busy=network_busy,
-        utilisation=sum(replica.busy * replica.alive_s for replica in replicas) / max(1e-9, alive_s),
+        utilisation=_utilisation(replicas),
         jain_tokens=_jain_of_tokens(keys),
         jain_attained=jain_index([key.attained / key.ended for key in keys.values()]),
         recovery_s=seen.recovery_s(RECOVERY_BELOW),
@@ -113,6 +113,11 @@ def _spans_s(scenario: Scenario, last_arrival_s: float, ended_at: float) -> tupl
     """What rates are per second of: the seconds in which requests arrived, and those that are counted."""
     arriving_s = max(1e-9, last_arrival_s - scenario.start_s)
     return arriving_s, max(1e-9, ended_at - max(scenario.start_s, scenario.warmup_s))
+
+
+def _utilisation(replicas: tuple[ReplicaReport, ...]) -> float:
+    alive_s = sum(replica.alive_s for replica in replicas)
+    return sum(replica.busy * replica.alive_s for replica in replicas) / max(1e-9, alive_s)
 
 
 def _bubbles(pipelines: list[Pipeline]) -> Bubbles:
@@ -152,6 +157,7 @@ def _replica(place: Place, ended_at: float) -> ReplicaReport:
         output_tokens=sum(work.output_tokens for work in works),
         preemptions=sum(counter.preemptions for counter in counters),
         prefix_hit_tokens=sum(counter.prefix_hit_tokens for counter in counters),
+        kv_bytes_in=sum(counter.kv_bytes_in for counter in counters),
         overdraft_s=sum(counter.overdraft_s for counter in counters),
         mape=state.predictor.mape,
         stages=max((pipeline.num_stages for pipeline in pipelines), default=1),

@@ -62,6 +62,7 @@ def test_where_nothing_was_answered_there_are_no_latencies(capsys: pytest.Captur
     table = said(capsys, "--alternating", "1", "--set", dead)
     assert ", 0 were answered" in table
     assert " with 503" in table
+    assert ", such as: no live replica" in table
     for word in ("TTFT  ", "switch wait", "predictions", "at least", "stretch"):
         assert word not in table
 
