@@ -1,6 +1,6 @@
 """`phaseserve sweep`: the simulator over a grid, on all cores; with --live the links of this machine, measured.
 
-    phaseserve sweep --layout phased,colocated,2:2 --replicas 4 --rate 4:16:2 --slo 2:0.05 --link-rate 1,5,15
+    phaseserve sweep --layout colocated,3:1 --replicas 4 --data longbench --slo 15:0.05 --rate 2:6:1 --link-rate 1,5,20
 
 Values are separated by commas; numbers may be LOW:HIGH:STEP. What does not vary is said as for `phaseserve simulate`,
 by --config and --set. The file may hold the grid too:
@@ -11,7 +11,7 @@ by --config and --set. The file may hold the grid too:
 Into --out go rows.jsonl (each run as soon as it is done: after a kill the same command goes on from there), sweep.csv
 and sweep.parquet (all figures of all runs), goodput.csv (with several rates: the highest rate with enough requests
 within both targets, `goodput_is_bound` where that is the highest of the scan, and every dip below it), and pictures. A
-run of a minute of requests takes a second or two of one core. Where nobody hands KV over (phased, colocated), runs that
+run of a minute of requests takes some seconds of one core. Where nobody hands KV over (phased, colocated), runs that
 differ in the link rate only are one run, at the first of the rates.
 """
 
