@@ -39,7 +39,9 @@ def chosen(path: Path, asked: str = "") -> str:
     """The version whose rows are to be shown: the one asked for (its digest, or a commit), else the only one there is,
     else that of the code at hand. Raises `ConfigError` when the store has none of it, or several others."""
     there = sorted({key.rpartition("-")[2] for key in stored(path)})
-    known = ", ".join(there) or "no row"
+    if not there:
+        raise ConfigError(f"{path} holds no row: there is nothing to show", param="store")
+    known = ", ".join(there)
     if asked:
         found = [one for one in there if one.startswith(asked)] or [one for one in there if one == _of_commit(asked)]
         if len(found) != 1:

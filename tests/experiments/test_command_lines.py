@@ -82,6 +82,7 @@ def test_of_an_empty_store_nothing_is_shown(name: str, tmp_path: Path, capsys: p
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1
     assert told[0].startswith(f"experiments.{name}: ")
+    assert told[0].endswith("there is nothing to show")
 
 
 def test_without_live_runs_none_can_be_simulated_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
