@@ -12,7 +12,7 @@ from simulator.drawing.lines import finish
 from simulator.drawing.style import FONT, GREY, darker, figure, looks, plain_log, png
 
 _PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.85}
-"""Behind words, so that no line goes through them."""
+"""Behind words, so that no line goes through them; it lies below the markers."""
 
 
 class TrailPoint(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ def draw_pareto(
                           markerfacecolor=look.colour if point in best else "white")  # fmt: skip
                 if point.word and number in (0, last):
                     axes.annotate(point.word, (x, y), xytext=(7, 6), textcoords="offset points", fontsize=FONT - 4,
-                                  color=darker(look.colour), zorder=5, bbox=_PAPER)  # fmt: skip
+                                  color=darker(look.colour), zorder=3.5, bbox=_PAPER)  # fmt: skip
         _mark_box(axes, ttft_target_s, tpot_target_s)
         for axis in (axes.xaxis, axes.yaxis):
             plain_log(axis)
@@ -109,4 +109,4 @@ def _mark_box(axes: Any, ttft_s: float | None, tpot_s: float | None) -> None:
     axes.set_ylim(bottom, max(top, 1.3 * corner_ms))
     axes.fill_between([left, corner_s], bottom, corner_ms, color="#009E73", alpha=0.10, linewidth=0, zorder=0)
     axes.annotate("within both targets", (left, corner_ms), xytext=(6, -6), textcoords="offset points",
-                  ha="left", va="top", color=GREY, fontsize=12, zorder=5, bbox=_PAPER)  # fmt: skip
+                  ha="left", va="top", color=GREY, fontsize=12, zorder=3.5, bbox=_PAPER)  # fmt: skip
