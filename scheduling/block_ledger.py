@@ -57,12 +57,8 @@ class BlockLedger:
         """Blocks that could be allocated now, cached ones included."""
         return self.num_blocks - len(self._references) + len(self._free) + len(self._evictable)
 
-    def references(self, block: int) -> int:
-        """How many sequences hold the block."""
-        return self._references[block] if block < len(self._references) else 0
-
     def all_references(self) -> dict[int, int]:
-        """As `references`, of every block that is held."""
+        """How many sequences hold each block that any holds, by its id."""
         return {block: count for block, count in enumerate(self._references) if count}
 
     def is_cached(self, block_hash: bytes) -> bool:

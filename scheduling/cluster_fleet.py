@@ -102,11 +102,6 @@ class Fleet:
         record.drain_requested = True
         self._enter(record, now)
 
-    def role_wanted(self, record: ReplicaRecord) -> None:
-        """It was told, or is not told any more, to have another role: what it may be given is different now."""
-        self.changes += 1
-        record.touch()
-
     def _leave(self, record: ReplicaRecord) -> None:
         """Take a replica out of the census, before what it is there for changes."""
         self.changes += 1

@@ -84,7 +84,6 @@ class StepPredictor:
         "_quantile",
         "_relative",
         "_theta",
-        "num_updates",
     )
 
     def __init__(self, start: StepCost, *, forgetting: float = 0.995, margin_quantile: float = 0.95) -> None:
@@ -98,7 +97,6 @@ class StepPredictor:
         self._quantile = margin_quantile
         self._absolute = ResidualWindow()
         self._relative = ResidualWindow()
-        self.num_updates = 0
         self._cost: StepCost | None = self._cost_now(start.margin_s)
 
     @property
@@ -156,7 +154,6 @@ class StepPredictor:
             self._absolute.add(target - predicted)
             weight = 1.0 / (shortest if shortest > _SHORTEST_S else _SHORTEST_S)
             self._correct(weight, x1 * weight, x2 * weight, x3 * weight, x4 * weight, x5 * weight, target * weight)
-            self.num_updates += 1
             self._cost = None
 
     def _correct(self, x0: float, x1: float, x2: float, x3: float, x4: float, x5: float, target: float) -> None:

@@ -83,11 +83,6 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Tokens of prompt and output: the model's, or what the KV has room for."""
         return min(self.cost.of.max_context, self.num_blocks * self.block_size)
 
-    @property
-    def num_devices(self) -> int:
-        """Of one replica."""
-        return self.tp * self.pp
-
     def _block_bytes(self, stage: int) -> float:
         return self.cost.stage_kv_bytes(self.cost.stage_layers()[stage]) * self.block_size
 

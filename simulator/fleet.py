@@ -57,7 +57,6 @@ class SimulatedFleet:
         self.plane = DataPlane(clock, self.network)
         self.places: dict[str, Place] = {}
         self.collector = collector
-        self.down_errors = 0
         self._random = random
         self._numbers: Counter[str] = Counter()
         self._cores: dict[str, SharedCores] = {}

@@ -23,7 +23,6 @@ class Flight:
     attempt: int = 0
     sequence_id: str = ""
     plan: Plan | None = None
-    first_plan: Plan | None = None
     start_tokens: int = 0
     decode_on: str | None = None
     prefill_on: str | None = None
@@ -44,7 +43,6 @@ class Flight:
     def place(self, plan: Plan) -> None:
         """Begin a placement after what has come already; late words of an earlier one are not known by this id."""
         self.plan = plan
-        self.first_plan = self.first_plan or plan
         self.attempt += 1
         self.sequence_id = self.request_id if self.attempt == 1 else f"{self.request_id}~{self.attempt}"
         self.start_tokens = self.num_tokens

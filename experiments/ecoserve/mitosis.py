@@ -18,7 +18,7 @@ from simulator.report import Report
 from simulator.run import Run
 from simulator.scenario import Scenario
 
-FEW, MANY, EACH_S = 8, 16, 2.0
+FEW, EACH_S = 8, 2.0
 RATES = (20.0, 30.0, 40.0, 50.0)
 SIZES = (8, 11, 14, 16)
 """Replicas at each rate."""

@@ -19,8 +19,6 @@ from contracts.errors import PhaseServeError
 from k8s.config import KubernetesConfig
 from k8s.control import discovery
 
-STARTED_S = time.monotonic()
-
 
 def resident_bytes() -> int:
     """Now."""

@@ -21,7 +21,6 @@ from experiments.transfer_bench.tables import Stride
 
 MAX_EXTRA = 2
 WARM_BLOCKS = 8
-IDLE_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)

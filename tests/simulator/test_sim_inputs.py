@@ -24,7 +24,7 @@ from simulator.lengths import Constant, Empirical, LogNormal, Uniform
 from simulator.models import Moe
 from simulator.roofline import Roofline
 from simulator.scenario import Group, Scenario
-from simulator.scenarios import KV_30B, KV_34B, L20_34B
+from simulator.scenarios import KV_34B, L20_34B
 from simulator.statistics import EXACT, Sketch, jain_index
 from simulator.traces import Trace, read_trace
 from simulator.workload import SharedPrefixes, Workload, draw
@@ -206,7 +206,6 @@ def test_noise_keeps_the_mean() -> None:
 def test_published_kv_sizes() -> None:
     """EcoServe table 2."""
     assert KV_34B.layout.bytes_per_token == 196_608
-    assert KV_30B.layout.bytes_per_token == 1_597_440
     assert 1.0 / L20_34B.a1 == pytest.approx(3419.0)
 
 
