@@ -26,6 +26,7 @@ from simulator import scenarios
 from simulator.goodput import at_rate
 from simulator.layouts import laid_out
 from simulator.lengths import Lengths
+from simulator.links import BYTES_PER_GBIT
 from simulator.scenario import Scenario
 from simulator.scenarios import deployed, small, under
 from simulator.traces import Trace
@@ -35,7 +36,6 @@ DATA: dict[str, tuple[Lengths, Lengths]] = {
     "alpaca": (scenarios.ALPACA_PROMPT, scenarios.ALPACA_OUTPUT),
     "longbench": (scenarios.LONGBENCH_PROMPT, scenarios.LONGBENCH_OUTPUT),
 }
-BYTES_PER_GBIT = 1e9 / 8.0
 DEFAULT_REPLICAS = 2
 
 

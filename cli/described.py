@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from cli.asked import BYTES_PER_GBIT, DATA
+from cli.asked import DATA
 from cli.usual_request import usual_request
 from contracts.request import Slo
+from simulator.links import BYTES_PER_GBIT
 from simulator.roofline import Roofline
 from simulator.scenario import Group, Scenario
 from simulator.scenarios import L20_34B

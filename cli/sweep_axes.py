@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 
-from cli.asked import BYTES_PER_GBIT, Asked, scenario_of
+from cli.asked import DATA, Asked, scenario_of
 from cli.overlay import merge, parse_assignment
 from contracts.errors import ConfigError
 from contracts.phase import Role
 from simulator.grid import Case
+from simulator.layouts import WORDS
+from simulator.links import BYTES_PER_GBIT
 from simulator.scenario import Scenario
 
 Label = str | int | float
@@ -42,9 +44,9 @@ AXES: dict[str, Axis] = {
     "tp": Axis("tp", int, "devices that share each layer (default 1)"),
     "pp": Axis("pp", int, "pipeline stages (default 1)"),
     "replicas": Axis("replicas", int, "how many each layout has (default 2)"),
-    "layout": Axis("layout", str, "phased, colocated, auto, P:D such as 1:3, or a policy (default phased)"),
+    "layout": Axis("layout", str, f"{WORDS} (default phased)"),
     "link-rate": Axis("link_gbit_s", float, "of each host, each way, Gbit/s (default 10)"),
-    "data": Axis("data", str, "sharegpt, alpaca, longbench (default sharegpt)"),
+    "data": Axis("data", str, f"{', '.join(DATA)} (default sharegpt)"),
     "trace": Axis("trace", str, "recorded arrivals and lengths, instead of --data; the rate scales their time"),
     "slo": Axis("slo", str, "targets as TTFT:TPOT, seconds (default 5:0.1)"),
     "duration": Axis("duration_s", float, "seconds of arrivals (default 60)"),

@@ -13,6 +13,7 @@ from contracts.request import Slo
 from simulator.drawing import Cell, Line, Trail, TrailPoint, draw_attainment, draw_crossover, draw_pareto
 from simulator.drawing.style import ALIKE, NONE
 from simulator.grid import Row, goodputs
+from simulator.links import BYTES_PER_GBIT
 
 MAX_LINES = 8
 MAX_PICTURES = 24
@@ -161,7 +162,7 @@ def _cells(rows: Sequence[Row], share: float, *, scanned: bool, models: bool) ->
         alike = sum(score >= (1.0 - _NEAR) * scores[best] for score in scores.values()) > 1
         cells.append(
             Cell(
-                link_bytes_per_s=gbit_s * 1e9 / 8.0,
+                link_bytes_per_s=gbit_s * BYTES_PER_GBIT,
                 kv_bytes_per_token=kv_bytes,
                 best=NONE if scores[best] <= 0.0 else ALIKE if alike else best,
                 word=f"{scores[best]:.3g}" if scanned else f"{scores[best]:.0%}",

@@ -5,14 +5,13 @@ Attainment is not monotone in the rate (design §2), so the range is scanned and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import msgspec
 
 from contracts.errors import ConfigError
 from simulator.arrivals import Arrivals, Steps
-from simulator.report import Report
-from simulator.run import simulate
 from simulator.scenario import Scenario
 
 
@@ -36,20 +35,6 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[Point, ...]
 
 
-def scan(
-    scenario: Scenario,
-    rates: Iterable[float],
-    share: float = 0.9,
-    run: Callable[[Scenario], Report] = simulate,
-) -> Goodput:
-    """Run the scenario at each rate. Raises `ConfigError` without a rate."""
-    points = []
-    for rate in sorted(rates):
-        report = run(at_rate(scenario, rate))
-        points.append(Point(rate, report.usual.attained, report.ecoserve.attained))
-    return goodput_of(points, share)
-
-
 def goodput_of(points: Iterable[Point], share: float) -> Goodput:
     """What points in order of rate say. Raises `ConfigError` without one."""
     known = tuple(points)
@@ -66,6 +51,20 @@ def goodput_of(points: Iterable[Point], share: float) -> Goodput:
         dips_ecoserve=tuple(rate for rate, met in ecoserve if rate < goodput_ecoserve and not met),
         points=known,
     )
+
+
+def interpolated_goodput(points: Sequence[tuple[float, float]], share: float) -> tuple[float, bool]:
+    """A finer figure than the highest rate that holds: where attainment, on a straight line from that rate to the next
+    scanned one, falls below `share`. `points` are (rate, attained) in order of rate.
+
+    The rate in requests per second, 0 when none holds; and whether the last one still does, so that it may be more.
+    """
+    if not points or all(attained < share for _, attained in points):
+        return 0.0, False
+    if points[-1][1] >= share:
+        return points[-1][0], True
+    (rate, over), (above, under) = [pair for pair in pairwise(points) if pair[0][1] >= share > pair[1][1]][-1]
+    return rate + (above - rate) * (over - share) / (over - under), False
 
 
 def _highest(seen: Iterable[tuple[float, bool]]) -> float:

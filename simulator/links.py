@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from simulator.clock import Clock
 from simulator.max_min import max_min_rates
 
+BYTES_PER_GBIT = 1e9 / 8.0
 _NEAR = 1.0  # bytes: less than that is rounding
 
 

@@ -15,9 +15,9 @@ from experiments.crossover.sites import place
 from scheduling.fleet_workload import LONG_PROMPT, Demand
 from simulator.changes import Change, SetLink
 from simulator.deployment import Deployment
+from simulator.links import BYTES_PER_GBIT
 from simulator.traces import Trace, TraceRow
 
-GBIT = 1e9 / 8.0
 LINKS_GBIT = (10.0, 100.0, 1.0)
 """Of each host, under the recorded traces."""
 CHANGING_GBIT = 25.0
@@ -123,8 +123,8 @@ def changing(folder: Path, seed: int) -> list[Load]:
     """Loads for which no one static layout is right all the time. Arrivals are written into `folder` as traces."""
     flip = Trace(path=str(_written(folder / f"flip-{seed}.csv", FLIP, seed)))
     steady = Trace(path=str(_written(folder / f"steady-{seed}.csv", STEADY, seed)))
-    falls = (SetLink(at_s=FALLS_AT_S, bytes_per_s=LOW_GBIT * GBIT),)
-    comes_back = (*falls, SetLink(at_s=BACK_AT_S, bytes_per_s=CHANGING_GBIT * GBIT))
+    falls = (SetLink(at_s=FALLS_AT_S, bytes_per_s=LOW_GBIT * BYTES_PER_GBIT),)
+    comes_back = (*falls, SetLink(at_s=BACK_AT_S, bytes_per_s=CHANGING_GBIT * BYTES_PER_GBIT))
     low = ((FALLS_AT_S, f"links of {LOW_GBIT:g} Gbit/s"),)
     back = (*low, (BACK_AT_S, f"links of {CHANGING_GBIT:g} Gbit/s"))
     chat = Load(name="", trace=steady, model="codellama2-34b", hardware="l20", slo=TIGHT)
@@ -165,5 +165,5 @@ def _written(path: Path, stretches: tuple[Stretch, ...], seed: int) -> Path:
 
 def _length(drawn: random.Random, mean: float) -> int:
     """Lognormal with a median of 0.8 of the mean."""
-    sigma = (2.0 * 0.22314355131420976) ** 0.5  # ln(mean / median) = ln(1.25)
+    sigma = (2.0 * math.log(1.25)) ** 0.5  # ln(mean / median)
     return max(1, min(8192, round(drawn.lognormvariate(0.0, sigma) * 0.8 * mean)))

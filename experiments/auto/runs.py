@@ -10,13 +10,14 @@ from pathlib import Path
 import msgspec
 
 from experiments.auto.fleets import Fleet, auto_fleet, static_fleets
-from experiments.auto.loads import GBIT, MOST_PROMPT, Load
+from experiments.auto.loads import MOST_PROMPT, Load
 from experiments.crossover.formula import rates_at
 from experiments.crossover.sites import CHUNK, MAX_RUNNING
 from scheduling.config import ReplicaCoreConfig
 from scheduling.fleet_mixes import carried
-from simulator.goodput import at_rate
+from simulator.goodput import at_rate, interpolated_goodput
 from simulator.grid import Case, Row, Value, run_grid
+from simulator.links import BYTES_PER_GBIT
 from simulator.report import Report
 from simulator.scenario import Scenario
 from simulator.scenarios import small
@@ -58,14 +59,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def goodput(self) -> float:
         """The rate at which attainment falls below `SHARE`, on a straight line between two rates; 0: never above."""
-        last = max((index for index, point in enumerate(self.points) if point[1] >= SHARE), default=None)
-        if last is None:
-            return 0.0
-        rate, share, _ = self.points[last]
-        if last == len(self.points) - 1:
-            return rate
-        after, less, _ = self.points[last + 1]
-        return rate + (share - SHARE) / (share - less) * (after - rate)
+        return interpolated_goodput([(rate, attained) for rate, attained, _ in self.points], SHARE)[0]
 
     def at(self, rate: float, part: int = 1) -> float:
         """Attainment at a scanned rate, of the whole run (1) or once settled (2); 0 above the last one."""
@@ -87,7 +81,7 @@ class Runner:
         found = []
         statics = static_fleets(self._replicas)
         base = max(carried(fleet.mix, rates_at(deployment, demand, 1e13)) for fleet in statics)
-        there = rates_at(deployment, demand, link_gbit * GBIT)
+        there = rates_at(deployment, demand, link_gbit * BYTES_PER_GBIT)
         most = max(carried(fleet.mix, there) for fleet in statics)
         for fleet in (*statics, auto_fleet(self._replicas)):
             if not fleet.planner and carried(fleet.mix, there) < WORTH_A_RUN * most:
@@ -150,7 +144,7 @@ def scenario_of(load: Load, link_gbit: float, fleet: Fleet) -> Scenario:
         kv=there.kv,
         num_blocks=there.num_blocks,
         max_context=there.max_context,
-        link_bytes_per_s=link_gbit * GBIT,
+        link_bytes_per_s=link_gbit * BYTES_PER_GBIT,
         scheduling=ReplicaCoreConfig(max_running=MAX_RUNNING, max_chunk=CHUNK, prefix_cache=load.prefix_cache),
     )
     workload = msgspec.structs.replace(scenario.workload, trace=load.trace, max_prompt=MOST_PROMPT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -15,6 +14,7 @@ from experiments.calibration.compare import FIGURES, GOAL, SHARES, Cell, around,
 from experiments.calibration.live import IDLE_OUTPUT, IDLE_PROMPT, Record
 from experiments.calibration.workload import OUTPUT_TOKENS, PROMPT_TOKENS
 from experiments.load.machine import describe_machine
+from experiments.load.origin import commit
 from scheduling.step_shape import StepShape
 from simulator.cost_file import CostFile
 from simulator.drawing import missing, write_picture
@@ -26,16 +26,6 @@ _ALONE_CORES = 0.15
 _LAYOUTS = {"alternating": "phased", "mixed": "colocated", "1p1d": "disaggregated"}
 """As tables and picture name them, and the layout that each looks like in pictures."""
 PICTURE = "calibration.png"
-
-
-def commit() -> str:
-    """The commit that is checked out, with a plus when files differ from it."""
-    try:
-        head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-        diff = subprocess.run(["git", "diff", "--quiet", "HEAD"], check=False)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return head.stdout.strip() + ("+" if diff.returncode else "")
 
 
 def write_report(

@@ -15,6 +15,7 @@ from experiments.crossover.sites import place, site_of
 from scheduling.fleet_capacity import role_rates
 from scheduling.step_cost import predict_prefill_s
 from simulator.drawing import Cell, draw_crossover
+from simulator.links import BYTES_PER_GBIT
 
 PICTURE = "crossover.png"
 MODEL, HARDWARE, LOAD = "codellama2-34b", "l20", "ShareGPT tight"
@@ -30,7 +31,6 @@ KV_KIB = {
     1560.0: "Llama-30B",
 }
 """KiB of KV per token, and the model that has as much."""
-GBIT = 1e9 / 8.0
 MEMORY_TOKENS = 200_000
 """KV room is held equal in all rows: only what crosses the link differs."""
 
@@ -45,10 +45,8 @@ def draw_map(path: Path, replicas: int) -> None:
     needs = []
     for kib, other in KV_KIB.items():
         kv, row = kib * 1024.0, f"KV as large as {other}'s" if other else ""
-        for gbit in LINKS_GBIT:
-            site = msgspec.structs.replace(
-                site_of(deployment, gbit * GBIT), kv_bytes_per_token=kv, kv_tokens=MEMORY_TOKENS
-            )
+        for link in (gbit * BYTES_PER_GBIT for gbit in LINKS_GBIT):
+            site = msgspec.structs.replace(site_of(deployment, link), kv_bytes_per_token=kv, kv_tokens=MEMORY_TOKENS)
             rates = role_rates(demand, site)
             pools, mix = best_pools(replicas, rates)
             carries = {
@@ -58,7 +56,7 @@ def draw_map(path: Path, replicas: int) -> None:
             }
             best = max(carries, key=lambda name: carries[name])
             word = f"{mix.prefill}:{mix.decode}" if best == "disaggregated" else ""
-            cells.append(Cell(link_bytes_per_s=gbit * GBIT, kv_bytes_per_token=kv, best=best, word=word, row=row))
+            cells.append(Cell(link_bytes_per_s=link, kv_bytes_per_token=kv, best=best, word=word, row=row))
         prompt = round(demand.prompt_tokens)
         prefill_s = predict_prefill_s(site.cost, past=0, tokens=prompt, chunk=site.prefill_chunk)
         needs.append((kv, prompt / prefill_s * kv))

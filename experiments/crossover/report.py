@@ -13,8 +13,7 @@ from experiments.crossover.picture import PICTURE
 from experiments.crossover.simulated import PICKS, Found, crossing
 from experiments.crossover.sites import Place
 from experiments.load.origin import origin
-
-GBIT = 1e9 / 8.0
+from simulator.links import BYTES_PER_GBIT
 
 HEAD = """# Crossover: the link rate at which each layout takes over
 
@@ -76,8 +75,8 @@ def _simulated(found: Sequence[Found], forecasts: Sequence[Forecast], seeds: int
         one = next(f for f in forecasts if (f.model, f.hardware, f.load) == (pick.model, pick.hardware, pick.load))
         mine = [row for row in found if row.pick == pick]
         yield (
-            f"| {one.model} | {one.attention} | {one.hardware} TP{one.tp} | {one.load} | {one.need / GBIT:.3g} "
-            f"| {_link(one.over_mixed)} | {_between(mine, 'colocated')} "
+            f"| {one.model} | {one.attention} | {one.hardware} TP{one.tp} | {one.load} "
+            f"| {one.need / BYTES_PER_GBIT:.3g} | {_link(one.over_mixed)} | {_between(mine, 'colocated')} "
             f"| {_link(one.over_alternating)} | {_between(mine, 'phased')} |"
         )
     yield ""
@@ -109,7 +108,7 @@ def _agreement(found: Sequence[Found], forecasts: Sequence[Forecast]) -> Iterato
             at = crossing(mine, layout)
             total += 1
             if (at is None) == (rate is None) and (
-                at is None or rate is None or at[0] <= rate / GBIT <= (at[1] or float("inf"))
+                at is None or rate is None or at[0] <= rate / BYTES_PER_GBIT <= (at[1] or float("inf"))
             ):
                 agreed += 1
             else:
@@ -141,7 +140,7 @@ def _predicted(places: Sequence[Place], forecasts: Sequence[Forecast]) -> Iterat
         cells = [f"{_link(mine[load].over_mixed)} / {_link(mine[load].over_alternating)}" for load in loads]
         yield (
             f"| {one.model} | {one.attention} {one.kv_bytes_per_token / 1024:.3g} | {one.hardware} TP{one.tp} "
-            f"| {one.need / GBIT:.3g} | " + " | ".join(cells) + " |"
+            f"| {one.need / BYTES_PER_GBIT:.3g} | " + " | ".join(cells) + " |"
         )
     out = [there for there in places if there.deployment is None]
     yield ""
@@ -155,7 +154,7 @@ def _predicted(places: Sequence[Place], forecasts: Sequence[Forecast]) -> Iterat
 def _link(rate: float | None) -> str:
     if rate is None:
         return "never"
-    return "any" if rate == 0.0 else f"{rate / GBIT:.3g}"
+    return "any" if rate == 0.0 else f"{rate / BYTES_PER_GBIT:.3g}"
 
 
 def _between(found: Sequence[Found], layout: str) -> str:

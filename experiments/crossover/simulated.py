@@ -13,7 +13,9 @@ from experiments.crossover.sites import CHUNK, MAX_RUNNING, place
 from scheduling.config import ClusterCoreConfig, LayoutPolicy, ReplicaCoreConfig
 from scheduling.fleet_mixes import Mix
 from simulator.deployment import Deployment
+from simulator.goodput import interpolated_goodput
 from simulator.grid import Row, at_rates, run_grid
+from simulator.links import BYTES_PER_GBIT
 from simulator.scenario import Scenario
 from simulator.scenarios import small
 
@@ -21,7 +23,6 @@ FACTORS = (0.25, 0.45, 0.65, 0.85, 1.05, 1.3, 1.7, 2.2)
 """Of the predicted rate, in ascending order; where attainment is below `HOPELESS` the scan of a layout ends."""
 HOPELESS = 0.7
 SHARE = 0.9
-GBIT = 1e9 / 8.0
 
 
 class Pick(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +95,7 @@ def _plans(pick: Pick, replicas: int) -> list[_Plan]:
         _Plan(pick, "phased", None, Mix(alternating=replicas), replicas * rates.alternating),
     ]
     for link in pick.links:
-        there = rates_at(deployment, demand, link * GBIT)
+        there = rates_at(deployment, demand, link * BYTES_PER_GBIT)
         carries, mix = best_pools(replicas, there)
         plans.append(_Plan(pick, "disaggregated", link, mix, carries))
     return [plan for plan in plans if plan.predicted > 0.0]
@@ -148,7 +149,7 @@ def _scenario(plan: _Plan, seed: int) -> Scenario:
         kv=deployment.kv,
         num_blocks=deployment.num_blocks,
         max_context=deployment.max_context,
-        link_bytes_per_s=(plan.link_gbit or 10.0) * GBIT,
+        link_bytes_per_s=(plan.link_gbit or 10.0) * BYTES_PER_GBIT,
         scheduling=ReplicaCoreConfig(max_running=MAX_RUNNING, max_chunk=CHUNK, prefix_cache=False),
         cluster=ClusterCoreConfig(layout=plan.layout, prefill_chunk=CHUNK),
     )
@@ -171,15 +172,7 @@ def _found(plan: _Plan, rows: Sequence[Row]) -> Found:
 
 def _goodput(rows: Sequence[Row], clock: str) -> float:
     """The highest rate that passes; between it and the next one on a straight line of attainment. 0: none does."""
-    rates = _rates(rows)
-    attained = [_attained(rows, rate, clock) for rate in rates]
-    last = max((index for index, share in enumerate(attained) if share >= SHARE), default=None)
-    if last is None:
-        return 0.0
-    if last == len(rates) - 1:
-        return rates[-1]
-    part = (attained[last] - SHARE) / (attained[last] - attained[last + 1])
-    return rates[last] + part * (rates[last + 1] - rates[last])
+    return interpolated_goodput([(rate, _attained(rows, rate, clock)) for rate in _rates(rows)], SHARE)[0]
 
 
 def _rates(rows: Sequence[Row]) -> list[float]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-import subprocess
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+
+from experiments.load.origin import commit
 
 _FILES = frozenset({"--store", "--out", "--traces", "--vidur"})
 
@@ -90,15 +91,3 @@ def stamp(rows_of: str = "") -> str:
         f"{today}, {which}, {os.cpu_count()} cores {platform.machine()}, "
         f"Python {platform.python_version()}; virtual time, so that the machine decides only how long it takes"
     )
-
-
-def commit() -> str:
-    """Of the code at hand, short."""
-    told = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=Path(__file__).resolve().parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return told.stdout.strip() or "unknown"

@@ -17,7 +17,7 @@ import msgspec
 
 from contracts.errors import PhaseServeError
 from experiments.ecoserve.versions import stored
-from simulator.goodput import at_rate
+from simulator.goodput import at_rate, interpolated_goodput
 from simulator.grid import Case, Row, run_grid
 from simulator.grid.case import key_of
 from simulator.scenario import Scenario
@@ -66,22 +66,12 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     def goodput(self, share: float, clock: int = 1) -> tuple[float, bool]:
         """Requests per second, and whether the highest rate scanned still holds. `clock`: 1 the usual, 2 EcoServe's."""
-        return crossing([(point[0], point[clock]) for point in self.points], share)
+        return interpolated_goodput([(point[0], point[clock]) for point in self.points], share)
 
     def dips(self, share: float, clock: int = 1) -> list[float]:
         """Scanned rates below the goodput that do not hold."""
         limit, _ = self.goodput(share, clock)
         return [point[0] for point in self.points if point[0] < limit and point[clock] < share]
-
-
-def crossing(points: Sequence[tuple[float, float]], share: float) -> tuple[float, bool]:
-    """Where attainment last falls below `share`; see the module."""
-    if not points or all(attained < share for _, attained in points):
-        return 0.0, False
-    if points[-1][1] >= share:
-        return points[-1][0], True
-    (rate, over), (above, under) = [pair for pair in pairwise(points) if pair[0][1] >= share > pair[1][1]][-1]
-    return rate + (above - rate) * (over - share) / (over - under), False
 
 
 def scan(system: str, rule: str, base: Scenario, estimate: float, duration_s: float, budget: Budget) -> Found:

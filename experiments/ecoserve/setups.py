@@ -2,18 +2,20 @@
 
 Links are what one replica has of its node's card: on L20 one replica a node with 10 Gbit/s; on A800 the four replicas
 of two cards (or two of four) share 25 Gbit/s; on H100 they share 8 x 400 Gbit/s. Lengths are lognormal by mean and
-median (the medians are from the paper's first version); inputs of Llama-30B are cut to its context of 2048 tokens.
+median (see `simulator.scenarios`); inputs of Llama-30B are cut to its context of 2048 tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 
 from contracts.request import Slo
 from simulator.deployment import Deployment
 from simulator.lengths import LogNormal
+from simulator.links import BYTES_PER_GBIT
 from simulator.scenarios import (
     ALPACA_OUTPUT,
     ALPACA_PROMPT,
@@ -23,10 +25,8 @@ from simulator.scenarios import (
     SHAREGPT_PROMPT,
 )
 
-GBIT = 1e9 / 8
-MODELS = ("codellama2-34b", "llama-30b", "qwen2-72b")
-SHORT_CONTEXT = 2048
 SHORT_OUTPUT = 512
+T = TypeVar("T")
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,29 +38,32 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     link_bytes_per_s: Mapping[str, float]
 
 
-def _by_model(small: float, large: float) -> dict[str, float]:
+def _by_model(small: T, large: T) -> dict[str, T]:
     return {"codellama2-34b": small, "llama-30b": small, "qwen2-72b": large}
 
 
-def _counts(small: int, large: int) -> dict[str, int]:
-    return {"codellama2-34b": small, "llama-30b": small, "qwen2-72b": large}
+def _links(small_gbit_s: float, large_gbit_s: float) -> dict[str, float]:
+    return _by_model(small_gbit_s * BYTES_PER_GBIT, large_gbit_s * BYTES_PER_GBIT)
 
 
 CLUSTERS = {
     "L20": Cluster(
-        hardware="l20", replicas=_counts(8, 8), tp=_counts(4, 8), link_bytes_per_s=_by_model(10 * GBIT, 10 * GBIT)
+        hardware="l20",
+        replicas=_by_model(8, 8),
+        tp=_by_model(4, 8),
+        link_bytes_per_s=_links(10, 10),
     ),
     "A800": Cluster(
         hardware="a800",
-        replicas=_counts(8, 4),
-        tp=_counts(2, 4),
-        link_bytes_per_s=_by_model(25 * GBIT / 4, 25 * GBIT / 2),
+        replicas=_by_model(8, 4),
+        tp=_by_model(2, 4),
+        link_bytes_per_s=_links(25 / 4, 25 / 2),
     ),
     "H100": Cluster(
         hardware="h100",
-        replicas=_counts(8, 4),
-        tp=_counts(2, 4),
-        link_bytes_per_s=_by_model(3200 * GBIT / 4, 3200 * GBIT / 2),
+        replicas=_by_model(8, 4),
+        tp=_by_model(2, 4),
+        link_bytes_per_s=_links(3200 / 4, 3200 / 2),
     ),
 }
 

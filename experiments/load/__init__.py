@@ -1,1 +1,2 @@
-"""A small neutral load client for any OpenAI-compatible server, and the load it sends."""
+"""What experiments share: a neutral load client for any OpenAI-compatible server and the load it sends; command lines,
+the machine, where a result comes from."""

@@ -14,14 +14,20 @@ _ROOT = Path(__file__).parents[2]
 
 
 def origin(command: str) -> str:
-    """A few lines of Markdown. The commit is that of the checkout; `+` when its tracked files were changed."""
+    """A few lines of Markdown."""
     versions = ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
-    commit = _commit()
-    beyond = " (`+`: and changes that were not in it yet)" if commit.endswith("+") else ""
+    at = commit()
+    beyond = " (`+`: and changes that were not in it yet)" if at.endswith("+") else ""
     return (
-        f"Command: `{command}`. Date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC. Commit: {commit}{beyond}.\n"
+        f"Command: `{command}`. Date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC. Commit: {at}{beyond}.\n"
         f"Machine: {describe_machine()}; {versions}."
     )
+
+
+def commit() -> str:
+    """Of the checkout that this file is in, short; `+` behind it when tracked files were changed since."""
+    name = _git("rev-parse", "--short", "HEAD") or "unknown"
+    return f"{name}+" if _git("status", "--porcelain", "--untracked-files=no") else name
 
 
 def _version(name: str) -> str:
@@ -29,11 +35,6 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "not installed"
-
-
-def _commit() -> str:
-    name = _git("rev-parse", "--short", "HEAD") or "unknown"
-    return f"{name}+" if _git("status", "--porcelain", "--untracked-files=no") else name
 
 
 def _git(*words: str) -> str:

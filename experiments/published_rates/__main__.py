@@ -6,13 +6,13 @@ python -m experiments.published_rates          prints the table and writes RESUL
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
+from experiments.load.origin import commit
 from experiments.published_rates.figures import CHECKED, FITTED, LOOSE, PROMPT, Figure, all_figures
 from simulator.files import write_whole
 
@@ -29,19 +29,19 @@ def run(words: list[str]) -> int:
     parser.add_argument("--no-report", action="store_true", help="print only")
     options = parser.parse_args(words)
     figures = all_figures()
-    text = "\n".join(report(figures, _commit())) + "\n"
+    text = "\n".join(report(figures, commit())) + "\n"
     print(text, end="")
     if not options.no_report:
         write_whole(RESULT, text.encode())
     return 0
 
 
-def report(figures: Sequence[Figure], commit: str) -> list[str]:
-    """The lines of RESULT.md."""
+def report(figures: Sequence[Figure], at: str) -> list[str]:
+    """The lines of RESULT.md; `at` is the commit."""
     lines = [
         "# The roofline beside published figures",
         "",
-        f"`python -m experiments.published_rates`, {datetime.now(UTC).date().isoformat()}, commit {commit}.",
+        f"`python -m experiments.published_rates`, {datetime.now(UTC).date().isoformat()}, commit {at}.",
         "",
         "Nothing is measured here: data sheets and config.json files (`simulator/hardware_files`,",
         "`simulator/model_files`, each number with its source) through `simulator.roofline`, one set of constants for",
@@ -81,14 +81,6 @@ def _honest(figures: Sequence[Figure]) -> list[str]:
         "second source. LayeredPrefill's steps are two to three times as long as ours: a P99 has other work in it, and",
         "its engine's kernels for small experts are far from the roofline.",
     ]
-
-
-def _commit() -> str:
-    try:
-        head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return head.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from contracts.errors import ConfigError
-from experiments.ecoserve.document import commit
+from experiments.load.origin import commit
 from experiments.scale.one import Case, Measured
 from simulator.grid.case import code_version
 
@@ -85,7 +85,7 @@ class Store:
 
     @staticmethod
     def _is_of(row: Kept, version: str) -> bool:
-        return version in {row.code, row.commit}
+        return version in {row.code, row.commit, row.commit.removesuffix("+")}
 
 
 def _last(rows: Sequence[Kept]) -> str:

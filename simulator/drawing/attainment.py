@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from simulator.drawing.lines import Line, finish, level, plot
+from simulator.drawing.lines import PERCENT, Line, finish, in_percent, level, plot
 from simulator.drawing.style import FONT, GREY, figure, png
 
-PERCENT = 100.0
 _RING = {"markersize": 15, "markerfacecolor": "none", "markeredgewidth": 2.4}
 _CROSS = {"markersize": 13, "color": "black", "markeredgewidth": 2.6}
 NARROW = 1.0 / 3.0
@@ -38,7 +35,7 @@ def draw_attainment(
         axes.set_title(title, loc="left")
         axes.set_xlabel(x_label)
         axes.set_ylabel("requests within both targets (%)")
-        ends = plot(axes, [_percent(line) for line in lines])
+        ends = plot(axes, [in_percent(line) for line in lines])
         axes.set_ylim(-3.0, 103.0)
         axes.set_xlim(left=_left([rate for line in lines for rate, _ in line.points]))
         level(axes, share * PERCENT, label=f"{share * PERCENT:g} %")
@@ -81,12 +78,3 @@ def _legend(made: Any, axes: Any) -> None:
     axes.plot([], [], "o", markeredgecolor=GREY, label="goodput", **_RING)
     axes.plot([], [], "x", label="dip: a lower rate without", **_CROSS)
     made.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=FONT - 2)
-
-
-def _percent(line: Line) -> Line:
-    return msgspec.structs.replace(
-        line,
-        points=tuple((rate, PERCENT * attained) for rate, attained in line.points),
-        low=tuple(PERCENT * value for value in line.low),
-        high=tuple(PERCENT * value for value in line.high),
-    )

@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from simulator.drawing.lines import Line, finish, level, plot
+from simulator.drawing.lines import PERCENT, Line, finish, in_percent, level, plot
 from simulator.drawing.style import FONT, GREY, figure, png
 
-PERCENT = 100.0
 LEVELS = 3
 """Words of neighbouring marks are written at so many heights, so that they do not overlap."""
 _DECIDED = {"color": GREY, "linewidth": 1.4, "linestyle": (0, (2, 2)), "zorder": 1}
@@ -46,7 +45,7 @@ def draw_course(
         axes.set_title(title, loc="left")
         axes.set_xlabel("time of arrival in the run (s)")
         axes.set_ylabel("requests within both targets (%)")
-        ends = plot(axes, [_percent(line) for line in lines])
+        ends = plot(axes, [in_percent(line) for line in lines])
         axes.set_ylim(-9.0 if turns else 0.0, 118.0)
         axes.set_yticks(range(0, 101, 20))
         axes.set_xlim(left=0.0)
@@ -71,8 +70,3 @@ def _write(axes: Any, mark: Mark, height: float, side: str) -> None:
     axes.annotate(mark.word, xy=(mark.at_s, height), xytext=(4, 0), textcoords="offset points", va=side,
                   fontsize=FONT - 3, zorder=7,
                   bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8})  # fmt: skip
-
-
-def _percent(line: Line) -> Line:
-    points = tuple((at_s, PERCENT * share) for at_s, share in line.points)
-    return msgspec.structs.replace(line, points=points)

@@ -11,8 +11,8 @@ import msgspec
 
 from contracts.errors import ConfigError
 from simulator.drawing.style import FONT, GREY, figure, looks, plain_log, png
+from simulator.links import BYTES_PER_GBIT
 
-_GBIT = 1e9 / 8.0
 _KIB = 1024.0
 MAX_TICKS = 12
 _BELOW = 0.2
@@ -60,26 +60,27 @@ def draw_crossover(
         for cell in cells:
             look = look_of[cell.best]
             (left, right), (low, high) = columns[cell.link_bytes_per_s], lines[cell.kv_bytes_per_token, cell.row]
-            axes.fill_between([left / _GBIT, right / _GBIT], [low / _KIB] * 2, [high / _KIB] * 2,
+            axes.fill_between([left / BYTES_PER_GBIT, right / BYTES_PER_GBIT], [low / _KIB] * 2, [high / _KIB] * 2,
                               facecolor=look.colour, alpha=0.55, hatch=look.hatch, edgecolor="white",
                               linewidth=1.5)  # fmt: skip
             if cell.word:
                 height = low * (high / low) ** (_BELOW if predicted else 0.5)
-                axes.annotate(cell.word, (cell.link_bytes_per_s / _GBIT, height / _KIB), ha="center",
+                axes.annotate(cell.word, (cell.link_bytes_per_s / BYTES_PER_GBIT, height / _KIB), ha="center",
                               va="center", fontsize=FONT - 3, zorder=7,
                               bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5, "alpha": 0.85})  # fmt: skip
-        axes.set_xlim(columns[xs[0]][0] / _GBIT, columns[xs[-1]][1] / _GBIT)
+        axes.set_xlim(columns[xs[0]][0] / BYTES_PER_GBIT, columns[xs[-1]][1] / BYTES_PER_GBIT)
         axes.set_ylim(min(low for low, _ in lines.values()) / _KIB, max(high for _, high in lines.values()) / _KIB)
         if predicted:
             points = sorted(predicted)
-            axes.plot([rate / _GBIT for _, rate in points], [kv / _KIB for kv, _ in points], "-", color="black",
-                      marker="o", markersize=6, linewidth=2.6, label=predicted_name, zorder=6)  # fmt: skip
+            axes.plot([rate / BYTES_PER_GBIT for _, rate in points], [kv / _KIB for kv, _ in points], "-",
+                      color="black", marker="o", markersize=6, linewidth=2.6, label=predicted_name,
+                      zorder=6)  # fmt: skip
         axes.set_xlabel("link rate of each host (Gbit/s)")
         axes.set_ylabel("KV per token (KiB)")
         if len(xs) > MAX_TICKS:
             plain_log(axes.xaxis)
         else:
-            axes.set_xticks([x / _GBIT for x in xs], labels=[f"{x / _GBIT:.3g}" for x in xs])
+            axes.set_xticks([x / BYTES_PER_GBIT for x in xs], labels=[f"{x / BYTES_PER_GBIT:.3g}" for x in xs])
         _mark_rows(axes, lines)
         _legend(made, axes, names)
         if note:

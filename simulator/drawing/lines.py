@@ -11,6 +11,8 @@ import msgspec
 from contracts.errors import ConfigError
 from simulator.drawing.style import GREY, figure, label_ends, looks, plain_log, png
 
+PERCENT = 100.0
+
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """`points` are (x, y). `low` and `high`, if given, are the least and the most of several runs at each point.
@@ -73,6 +75,16 @@ def plot(axes: Any, lines: Sequence[Line]) -> list[tuple[str, str, float, float]
         if known[line.name]:
             ends.append((line.name, look.colour, *known[line.name][-1]))
     return ends
+
+
+def in_percent(line: Line) -> Line:
+    """The same of shares between 0 and 1."""
+    return msgspec.structs.replace(
+        line,
+        points=tuple((x, PERCENT * share) for x, share in line.points),
+        low=tuple(PERCENT * share for share in line.low),
+        high=tuple(PERCENT * share for share in line.high),
+    )
 
 
 def level(axes: Any, target: float, label: str = "") -> None:

@@ -12,13 +12,14 @@ from experiments.ecoserve.capacity import carried
 from experiments.ecoserve.document import Document
 from experiments.ecoserve.mitosis import made, sizes_over_time
 from experiments.ecoserve.parts import CELLS, goodput, hybrid
-from experiments.ecoserve.scan import QUICK_STEPS, Budget, Found, crossing
+from experiments.ecoserve.scan import QUICK_STEPS, Budget, Found
 from experiments.ecoserve.seen import Seen
 from experiments.ecoserve.setups import DATA, setup
 from experiments.ecoserve.study import Job
 from experiments.ecoserve.systems import SYSTEMS, rules_of, scenario
 from experiments.ecoserve.tables import change, gain
 from scheduling.policies import policy
+from simulator.goodput import interpolated_goodput
 
 COSTS = ("roofline", "apart", "additive")
 
@@ -28,11 +29,12 @@ def _found(*points: tuple[float, float]) -> Found:
 
 
 def test_goodput_lies_where_attainment_last_crosses_the_quantile() -> None:
-    assert crossing([(2.0, 1.0), (4.0, 0.95), (6.0, 0.85)], 0.9)[0] == pytest.approx(5.0)
-    assert crossing([(2.0, 0.8), (4.0, 0.95), (6.0, 0.85)], 0.9)[0] == pytest.approx(5.0)  # not lost in the dip
-    assert crossing([(2.0, 1.0), (4.0, 0.95)], 0.9) == (4.0, True)
-    assert crossing([(2.0, 0.5), (4.0, 0.1)], 0.9) == (0.0, False)
-    assert crossing([], 0.9) == (0.0, False)
+    assert interpolated_goodput([(2.0, 1.0), (4.0, 0.95), (6.0, 0.85)], 0.9)[0] == pytest.approx(5.0)
+    past_a_dip = [(2.0, 0.8), (4.0, 0.95), (6.0, 0.85)]
+    assert interpolated_goodput(past_a_dip, 0.9)[0] == pytest.approx(5.0)
+    assert interpolated_goodput([(2.0, 1.0), (4.0, 0.95)], 0.9) == (4.0, True)
+    assert interpolated_goodput([(2.0, 0.5), (4.0, 0.1)], 0.9) == (0.0, False)
+    assert interpolated_goodput([], 0.9) == (0.0, False)
 
 
 def test_dips_are_reported_and_gains_are_of_goodputs() -> None:

@@ -12,7 +12,7 @@ from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 from scheduling.macro_config import MacroConfig
 from simulator.arrivals import Steps
 from simulator.changes import Add, Change, Drain, Freeze, Kill, RestartRouter, SetLink, SetRoleTo
-from simulator.goodput import Point, at_rate, goodput_of, scan
+from simulator.goodput import Point, at_rate, goodput_of
 from simulator.lengths import Constant, LogNormal
 from simulator.run import Run, Unfinished, simulate
 from simulator.scenario import Scaling, Scenario
@@ -150,7 +150,9 @@ def test_a_burst_shows_in_the_windows_and_in_the_recovery() -> None:
 
 
 def test_a_scan_finds_the_last_good_rate() -> None:
-    found = scan(phased(alternating=1, slo=Slo(ttft_s=1.0, tpot_s=0.1), duration_s=8.0), [2.0, 40.0])
+    scenario = phased(alternating=1, slo=Slo(ttft_s=1.0, tpot_s=0.1), duration_s=8.0)
+    reports = {rate: simulate(at_rate(scenario, rate)) for rate in (2.0, 40.0)}
+    found = goodput_of([Point(rate, one.attained, one.ecoserve.attained) for rate, one in reports.items()], 0.9)
     assert found.goodput == 2.0
     assert found.points[0].attained > 0.9 > found.points[1].attained
 
