@@ -39,8 +39,9 @@ class Observer(Protocol):
 
 
 class RouterTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long things take at the router, in seconds, as in `router.config.RouterConfig`: a message to or from a
-    replica, the time between two `TimePassed`, the silence after which a replica is lost, the next try to reach it."""
+    """How long things take at the router, in seconds: `message_s` a message to or from a replica, `hello_s` from one
+    try to reach a lost replica to the next. `tick_s` (between two `TimePassed`) and `silence_s` (after which a replica
+    is lost) are those of `router.config.RouterConfig`."""
 
     message_s: float = 0.0005
     tick_s: float = 0.1

@@ -93,13 +93,9 @@ class Roofline(
     def stage_weight_bytes(self, stage: int) -> float:
         """Weights on one device of a stage; the first holds the embedding, the last one the head."""
         of = self.of
-        layers = self.stage_layers()
-        first = sum(layers[:stage])
-        dense = max(0, min(of.dense_layers - first, layers[stage]))
-        sparse = layers[stage] - dense
-        params = layers[stage] * of.attention_params + dense * of.mlp_params
+        params, sparse = self._stage_params(stage)
         if of.moe is not None:
-            params += sparse * (of.shared_params + of.moe.num_experts * of.expert_params)
+            params += sparse * of.moe.num_experts * of.expert_params
         ends = {0, self.pp - 1} if of.tied_embeddings else ()
         heads = int(stage in ends) if of.tied_embeddings else int(stage == 0) + int(stage == self.pp - 1)
         return (params + heads * of.head_params) * WEIGHT_BYTES[self.weight_dtype] / self.tp
@@ -126,34 +122,40 @@ class Roofline(
             return stages[0].step_s(shape)
         return sum([stage.step_s(shape) for stage in stages]) + (len(stages) - 1) * self.hop_s(shape)
 
+    def _stage_params(self, stage: int) -> tuple[int, int]:
+        """Weights of a stage that every token passes, on all its devices, without embedding and head; and how many of
+        its layers have experts beside them."""
+        of, layers = self.of, self.stage_layers()
+        dense = max(0, min(of.dense_layers - sum(layers[:stage]), layers[stage]))
+        sparse = layers[stage] - dense
+        return layers[stage] * of.attention_params + dense * of.mlp_params + sparse * of.shared_params, sparse
+
     def _stage(self, stage: int) -> StageTime:
         of, on, tp = self.of, self.on, self.tp
         weight_bytes = WEIGHT_BYTES[self.weight_dtype]
         flop_s = on.peak_flop_s(self.weight_dtype) * on.compute_share * tp
         pair_flop_s = on.peak_flop_s(self.kv_dtype) * on.attention_share * tp
         read_bytes_s = on.memory_bytes_s * on.memory_share
-        layers = self.stage_layers()
-        dense = max(0, min(of.dense_layers - sum(layers[:stage]), layers[stage]))
-        sparse = layers[stage] - dense
-        params = layers[stage] * of.attention_params + dense * of.mlp_params + sparse * of.shared_params
+        layers = self.stage_layers()[stage]
+        params, sparse = self._stage_params(stage)
         head = of.head_params if stage == self.pp - 1 else 0
         chunk_flop, decode_flop = _pair_flop(of)
-        reduce_s, latency_s = reduce_times(on, tp, layers[stage], of.hidden_size * ACTIVATION_BYTES)
+        reduce_s, latency_s = reduce_times(on, tp, layers, of.hidden_size * ACTIVATION_BYTES)
         return StageTime(
             tile=on.tile_tokens,
             read_s=params * weight_bytes / tp / read_bytes_s,
             row_s=2.0 * params / flop_s,
             head_read_s=head * weight_bytes / tp / read_bytes_s,
             head_row_s=2.0 * head / flop_s,
-            chunk_pair_s=layers[stage] * chunk_flop / pair_flop_s,
-            decode_pair_s=layers[stage] * decode_flop / pair_flop_s,
-            kv_s=self.stage_kv_bytes(layers[stage]) / read_bytes_s,
-            up_row_s=2.0 * layers[stage] * of.up_params / flop_s,
+            chunk_pair_s=layers * chunk_flop / pair_flop_s,
+            decode_pair_s=layers * decode_flop / pair_flop_s,
+            kv_s=self.stage_kv_bytes(layers) / read_bytes_s,
+            up_row_s=2.0 * layers * of.up_params / flop_s,
             reduce_s=reduce_s,
             reduce_latency_s=latency_s,
             launch_s=on.launch_s,
             decode_row_s=on.row_s,
-            kernels_s=layers[stage] * on.layer_launch_s,
+            kernels_s=layers * on.layer_launch_s,
             moe=of.moe if sparse else None,
             moe_layers=sparse,
             expert_read_s=of.expert_params * weight_bytes / tp / read_bytes_s,

@@ -117,7 +117,7 @@ class SimulatedRouter:
         self.feed(ReplicaLost(replica_id, reason, {flight.request_id: flight.num_tokens for flight in here}))
         self._tell_peers()
 
-    # --- what replicas say (simulator.replica.Wire)
+    # --- what replicas say (simulator.wire.Wire)
 
     def produced(self, body: Body, outputs: tuple[SequenceOutput, ...], streams: Sequence[str]) -> None:
         self._clock.after(self._message_s, self._produced, body, outputs, streams)

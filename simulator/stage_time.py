@@ -30,10 +30,13 @@ def tiled(rows: float, tile: int) -> int:
 class StageTime:
     """One device's part of one stage as seconds and counts; every method tells seconds, and grows with the work.
 
-    `read_s` and `row_s`: weights that every token passes, read once, and computed for one row. `expert_read_s` and
-    `expert_row_s`: the same of one expert, in `moe_layers` layers. `pair_s`: attention of one pair of a token and a
-    token of its context, in a chunk and in a decode row. `kv_s`: reading the KV of one token. `up_row_s`: making keys
-    and values of one latent. `reduce_s` all-reduces one token's activations, `reduce_latency_s` is spent in each step.
+    `read_s` and `row_s`: weights that every token passes, read once, and computed for one row; `head_read_s` and
+    `head_row_s`: of the output head (0: not here), for rows that give a token. `expert_read_s` and `expert_row_s`: of
+    one expert, in `moe_layers` layers. `chunk_pair_s` and `decode_pair_s`: attention of one pair of a token and a token
+    of its context, in a chunk and in a decode row. `kv_s`: reading the KV of one token. `up_row_s`: making keys and
+    values of one latent. `reduce_s` all-reduces one token's activations, `reduce_latency_s` is spent in each step, as
+    are `launch_s` and `decode_row_s` (for each decode row) on the host. `kernels_s`: launching all kernels, beside
+    which the work of earlier ones goes on. `tile`: rows.
     """
 
     tile: int

@@ -6,8 +6,9 @@ NOTES = """\
 - All systems are admission rules of the same two cores, on the same engine, arrivals and lengths: only the rule
   differs, and what the published system did. Baselines so lack what slows real ones down, and gains are smaller.
 - Costs: the roofline of `simulator/hardware_files` and `simulator/model_files` (sources there), 3 % noise; prefill
-  rates of L20 and A800 are fitted to the paper's table 3. A mixed step costs the greater of compute and memory time, so
-  that decodes ride in a chunk nearly free: that favours chunks (see "What a mixed step costs").
+  rates of L20 and A800 are fitted to the paper's table 3. A mixed step reads the weights once, and its linear layers
+  take the root of the summed squares of memory and compute time, so that decodes add little to a chunk: that
+  favours chunks (see "What a mixed step costs").
 - Links: 10 Gbit/s for each replica on L20; 25 Gbit/s (A800) and 3,200 Gbit/s (H100) shared by a node's replicas. Static
   P/D stands for DistServe and MoonCake alike, with the ratio that attains most at 0.6 times the estimate of what the
   fleet carries.

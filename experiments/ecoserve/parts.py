@@ -104,8 +104,9 @@ def hybrid(document: Document, budget: Budget, seen: Seen) -> None:
     title = "What a mixed step costs"
     document.head(
         title,
-        f"{one.name}. Roofline: the greater of compute and memory time, so that decodes ride in a chunk nearly free. "
-        "Additive: 20 ms + 0.29 ms a token + what each row and its context take, fixed part shared. Apart: the "
+        f"{one.name}. Roofline: the weights are read once, and linear layers take the root of the summed squares of "
+        "memory and compute time, so that decodes add little to a chunk. Additive: 20 ms + 0.29 ms a token + "
+        "what each row and its context take, fixed part shared. Apart: the "
         "roofline, but of a mixed step its prefill and its decode part one after the other; others have none, so "
         "that their roofline lines hold.",
         "",

@@ -27,8 +27,8 @@ RULE = (
 CAUSES = {
     VLLM: "All systems here are rules on one engine without pauses of its own: what slows a real baseline down beside "
     "its rule is in the paper's gains and not in these.",
-    SARATHI: "Chunks get the best of three sizes and pay for a mixed step the greater of compute and memory time, so "
-    "that decodes ride in a chunk nearly free. With the wrong size, or where both parts are paid (`What a mixed step "
+    SARATHI: "Chunks get the best of three sizes and read the weights once for a mixed step, so that decodes add "
+    "little to them. With the wrong size, or where both parts are paid (`What a mixed step "
     "costs`), they hold less.",
     PD: "Static P/D gets the ratio that is best for the load, the whole rate of the link, no pauses and no limits of "
     "buffers. With grouped-query attention the KV of a token is small, and a slow link carries it; with full "
