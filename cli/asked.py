@@ -130,9 +130,6 @@ def _machines(scenario: Scenario, asked: Asked) -> Scenario:
             raise ConfigError(f"the link rate must not be negative, but is {asked.link_gbit_s:g}", param="--link-rate")
         changes["link_bytes_per_s"] = asked.link_gbit_s * BYTES_PER_GBIT
     fleet = tuple(msgspec.structs.replace(group, **changes) for group in scenario.fleet)
-    if asked.pp is not None and asked.pp > 1:
-        deep = msgspec.structs.replace(scenario.scheduling, pipeline_depth=asked.pp)
-        scenario = msgspec.structs.replace(scenario, scheduling=deep)
     return msgspec.structs.replace(scenario, fleet=fleet)
 
 

@@ -29,7 +29,7 @@ from contracts.phase import Role
 from simulator.drawing import draw_phases, missing, write_picture
 from simulator.files import write_whole
 from simulator.hardware import hardware_names
-from simulator.layouts import WORDS
+from simulator.layouts import WORDS, ratio_of
 from simulator.models import model_names
 from simulator.run import simulate
 from simulator.scenario import Scenario
@@ -118,9 +118,8 @@ def _replicas(arguments: argparse.Namespace, layers: list[dict[str, Any]]) -> in
     simulated = [layer.get("simulate") for layer in layers]
     if any(isinstance(table, dict) and "fleet" in table for table in simulated):
         return None
-    prefill, colon, decode = arguments.layout.partition(":")
-    both = colon and all(part.isdecimal() and len(part) < 10 for part in (prefill, decode))
-    return int(prefill) + int(decode) if both else None
+    ratio = ratio_of(arguments.layout)
+    return None if ratio is None else sum(ratio)
 
 
 def run(words: list[str]) -> int:

@@ -138,7 +138,8 @@ def profile_of(times: StepTimes) -> StepCost:
 
 
 def believed_of(model: CostModel) -> StepCost:
-    """What a profile at load would find: the start value of a core's predictor."""
+    """About what a profile at load finds (`scheduling.profile_plan`), over a wider grid of steps: the start value of a
+    core's predictor."""
     if isinstance(model, Fitted):
         return StepCost(a0=model.a0, a1=model.a1, b0=model.b0, b1=model.b1, b2=model.b2, b3=model.b3)
     return profile_of(_OneStage(model) if num_stages(model) > 1 else model)

@@ -16,8 +16,8 @@ from simulator.collector import Collector
 from simulator.cost import NoisySteps, believed_of, num_stages
 from simulator.flight import Flight
 from simulator.links import Network
-from simulator.machine import Machine, identity_of, with_depth
 from simulator.replica import SimulatedReplica
+from simulator.replica_parts import ReplicaParts, identity_of, with_depth
 from simulator.router import SimulatedRouter
 from simulator.scenario import Group, Scenario
 from simulator.shared_cores import CrowdedSteps, SharedCores, Steps
@@ -137,7 +137,7 @@ class SimulatedFleet:
         """A new process, and its handshake with the router."""
         config = with_depth(self.scenario.scheduling, num_stages(group.cost))
         layout = group.kv.layout
-        machine = Machine(
+        parts = ReplicaParts(
             identity=identity_of(
                 *(replica_id, number, group.spec, layout, group.num_blocks, config),
                 has_data_plane=group.link_bytes_per_s > 0.0,
@@ -151,7 +151,7 @@ class SimulatedFleet:
             turn_s=group.turn_s,
             timeline=self._timeline,
         )
-        body = SimulatedReplica(machine, self.clock, self.plane, self.router)
+        body = SimulatedReplica(parts, self.clock, self.plane, self.router)
         self.clock.after(2.0 * self.scenario.router.message_s, self._hello, body)
         return body
 

@@ -26,9 +26,9 @@ def laid_out(scenario: Scenario, layout: str, replicas: int | None = None) -> Sc
     count = sum(group.count for group in scenario.fleet) if replicas is None else replicas
     if count < 1:
         raise ConfigError(f"replicas must be at least 1, but is {count}", param="replicas")
-    ratio = _RATIO.fullmatch(layout)
+    ratio = ratio_of(layout)
     if ratio is not None:
-        return _fleet(scenario, _pools(layout, int(ratio[1]), int(ratio[2]), count), "disaggregated")
+        return _fleet(scenario, _pools(layout, *ratio, count), "disaggregated")
     match layout:
         case "phased":
             return _fleet(scenario, {Role.ALTERNATING: count}, "phased")
@@ -42,6 +42,12 @@ def laid_out(scenario: Scenario, layout: str, replicas: int | None = None) -> Sc
         return _named(under(_fleet(scenario, {Role.MIXED: count}, "auto"), layout))
     except ConfigError as error:
         raise ConfigError(f"layout {layout!r}: there are {WORDS} ({error.message})", param="layout") from error
+
+
+def ratio_of(layout: str) -> tuple[int, int] | None:
+    """P and D where the layout is `P:D`."""
+    found = _RATIO.fullmatch(layout)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def _pools(layout: str, prefill: int, decode: int, count: int) -> dict[Role, int]:

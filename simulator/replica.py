@@ -42,8 +42,8 @@ from scheduling.replica_core import ReplicaCore
 from simulator.clock import Clock
 from simulator.coast import Coaster
 from simulator.engine import SimulatedEngine
-from simulator.machine import Machine
 from simulator.peer_connections import PeerConnections
+from simulator.replica_parts import ReplicaParts
 from simulator.transfers import MOVING_S, DataPlane
 from simulator.wire import Wire
 from simulator.workload import EOS, FILLER
@@ -52,27 +52,27 @@ from simulator.workload import EOS, FILLER
 class SimulatedReplica:
     """One process from start to end; a restart makes another one. Implements `simulator.transfers.Body`."""
 
-    def __init__(self, machine: Machine, clock: Clock, plane: DataPlane, wire: Wire) -> None:
-        self.machine = machine
-        self.replica_id = machine.identity.replica_id
-        self.incarnation = machine.identity.incarnation
+    def __init__(self, parts: ReplicaParts, clock: Clock, plane: DataPlane, wire: Wire) -> None:
+        self.parts = parts
+        self.replica_id = parts.identity.replica_id
+        self.incarnation = parts.identity.incarnation
         self.alive = True
-        self.engine = SimulatedEngine(machine.steps)
+        self.engine = SimulatedEngine(parts.steps)
         self.started_at = clock.now
         self.ended_at: float | None = None
         self.core = ReplicaCore(
-            machine.config,
-            machine.role,
-            machine.layout,
-            machine.identity.num_blocks,
-            machine.identity.model.max_context,
+            parts.config,
+            parts.role,
+            parts.layout,
+            parts.identity.num_blocks,
+            parts.identity.model.max_context,
             (EOS,),
-            machine.believed,
+            parts.believed,
         )
         self._clock = clock
         self._plane = plane
         self._wire = wire
-        self._connections = PeerConnections(machine.identity, clock, plane, self.hear)
+        self._connections = PeerConnections(parts.identity, clock, plane, self.hear)
         self._frozen_until = -1.0
         self._kept: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._changed = False
@@ -82,7 +82,7 @@ class SimulatedReplica:
         self._due_at = clock.now
         self._tick_version = 0
         self._renew_at = 0.0
-        self._coaster = Coaster(self.engine, self.core, clock, machine.turn_s, self._step_done, self._went_on)
+        self._coaster = Coaster(self.engine, self.core, clock, parts.turn_s, self._step_done, self._went_on)
         self._tick(0)
 
     # --- what the router says
@@ -205,7 +205,7 @@ class SimulatedReplica:
                 plane.forget(self, request_id)
                 self._wire.refused(self, request_id, error)
             case ReserveKV():
-                self._wire.reserved(self, action.request_id, plane.reserve(self, action, self.machine.layout))
+                self._wire.reserved(self, action.request_id, plane.reserve(self, action, self.parts.layout))
             case SendKV():
                 plane.send(self, action)
             case CommitKV():
@@ -223,16 +223,16 @@ class SimulatedReplica:
         self._wire.produced(self, outputs, streams)
 
     def _run(self, batch: Batch) -> None:
-        if self.machine.timeline is None and self._coaster.begin(batch):
+        if self.parts.timeline is None and self._coaster.begin(batch):
             return
         after_s, duration_s = self.engine.run(batch, self._clock.now)
-        if self.machine.timeline is not None:
-            self.machine.timeline.ran(self.replica_id, self._clock.now, after_s, batch.phase)
+        if self.parts.timeline is not None:
+            self.parts.timeline.ran(self.replica_id, self._clock.now, after_s, batch.phase)
         if batch.phase is not Phase.DECODE and len(self._plane):
             for chunk in batch.chunks:
                 end = chunk.start + len(chunk.token_ids)
                 self._plane.step_began(self, chunk.sequence_id, chunk.start, end, after_s)
-        self._clock.after(after_s + self.machine.turn_s, self._step_done, batch, duration_s)
+        self._clock.after(after_s + self.parts.turn_s, self._step_done, batch, duration_s)
 
     def _step_done(self, batch: Batch, duration_s: float) -> None:
         if not self.alive or self._is_frozen(self._step_done, batch, duration_s):
@@ -255,7 +255,7 @@ class SimulatedReplica:
     def _tick(self, version: int) -> None:
         if not self.alive or version != self._tick_version or self._is_frozen(self._tick, version):
             return
-        now, period_s = self._clock.now, self.machine.heartbeat_s
+        now, period_s = self._clock.now, self.parts.heartbeat_s
         self._waits_for_change = False
         self._coaster.catch_up()
         if now >= self._due_at:
@@ -273,7 +273,7 @@ class SimulatedReplica:
 
     def _tell_prefixes(self) -> None:
         """The router hears what the prefix cache holds: everything once, from then on what changes."""
-        if not self.machine.config.prefix_cache:
+        if not self.parts.config.prefix_cache:
             return
         changes = self.core.take_prefix_changes()
         if not self._told_prefixes:

@@ -48,8 +48,9 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     """One replica over all its processes. `busy` is the share of its lifetime in which a step ran, of a pipeline the
-    mean of its `stages`; `iteration_s` what steps took, of a pipeline in their slowest stage. `bubbles_s`: see
-    `simulator.pipeline.Bubbles`, stage-seconds. `kv_bytes_in`: KV of hand-offs that came whole."""
+    mean of its `stages`; `iteration_s` what steps took, of a pipeline in their slowest stage. `bubbles_s`: of a
+    pipeline. `overdraft_s`: seconds for which streams were held up beyond their slack; `mape`: of the core's step
+    predictor. `kv_bytes_in`: KV of hand-offs that came whole."""
 
     replica_id: str
     role: str
@@ -103,7 +104,8 @@ class RoleChange(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. Times in seconds, rates per second; requests that arrived in the warm-up are not in the statistics.
+    """One run. Times in seconds, rates per second; requests that arrived in the warm-up are not in the statistics, but
+    in `arrived` and `rate`, in the gaps between tokens, and in what is told of replicas, hand-offs and links.
 
     `throughput`: answered per second; `attained_per_s`: of these, those within both targets by the usual clock (what
     a scan over rates makes of it is `simulator.goodput`). `itl_s`: each gap between tokens, `itl_ecoserve_s`: with the

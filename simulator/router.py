@@ -101,9 +101,9 @@ class SimulatedRouter:
         self.bodies[body.replica_id] = body
         body.connect(self)
         self._heard_at[body.replica_id] = self._clock.now
-        self._peers.joined(body.machine.identity, view.role)
+        self._peers.joined(body.parts.identity, view.role)
         self._observer.viewed(view)
-        self.feed(ReplicaJoined(body.machine.identity, view))
+        self.feed(ReplicaJoined(body.parts.identity, view))
         self._tell_peers()
 
     def lost(self, replica_id: str, reason: str) -> None:

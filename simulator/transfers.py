@@ -31,7 +31,7 @@ from simulator.links import Flow, Network
 
 TRANSPORT = "simulated"
 MOVING_S = 0.5
-_AT_LEAST_BYTES = 256 << 10
+AT_LEAST_BYTES = 256 << 10
 
 
 class Body(Protocol):
@@ -274,9 +274,9 @@ class DataPlane:
         self.clock.after(latency_s, _tell, transfer.receiver, received)
         peer_id = transfer.receiver.replica_id
         measured: LinkMeasured | None = None
-        if flow.queued_bytes >= _AT_LEAST_BYTES and flow.queued_s > 0.0:
+        if flow.queued_bytes >= AT_LEAST_BYTES and flow.queued_s > 0.0:
             measured = LinkMeasured(peer_id, int(flow.queued_bytes), flow.queued_s)
-        elif transfer.num_bytes >= _AT_LEAST_BYTES and now > began_s:
+        elif transfer.num_bytes >= AT_LEAST_BYTES and now > began_s:
             measured = LinkMeasured(peer_id, transfer.num_bytes, now - began_s, at_least=True)
         if measured is not None:
             self.clock.after(2 * latency_s, _tell, sender, measured)

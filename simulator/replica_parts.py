@@ -17,7 +17,7 @@ from simulator.transfers import TRANSPORT
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class ReplicaParts:
     """What a replica process is made of."""
 
     identity: ReplicaIdentity
