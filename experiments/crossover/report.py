@@ -10,7 +10,7 @@ import msgspec
 
 from experiments.crossover.formula import Forecast
 from experiments.crossover.picture import PICTURE
-from experiments.crossover.simulated import PICKS, Found, crossing
+from experiments.crossover.simulated import FACTORS, HOPELESS, PICKS, SHARE, Found, crossing
 from experiments.crossover.sites import Place
 from experiments.load.origin import origin
 from simulator.links import BYTES_PER_GBIT
@@ -62,9 +62,10 @@ def _simulated(found: Sequence[Found], forecasts: Sequence[Forecast], seeds: int
     picks = list(dict.fromkeys(one.pick for one in found))
     yield f"## Formula beside simulator: {len(picks)} of {num_picks} picks done, {seeds} seed(s) each"
     yield ""
-    yield "Goodput: the rate at which attainment falls below 90 % by EcoServe's clock (TTFT with the switch wait), on a"
-    yield "straight line between two scanned rates (0.25 to 2.2 times the prediction, ending where less than 70 % are"
-    yield "attained). `a..b`: between two scanned links."
+    share, least, scanned = f"{100 * SHARE:g} %", f"{100 * HOPELESS:g} %", f"{FACTORS[0]:g} to {FACTORS[-1]:g}"
+    yield f"Goodput: the rate at which attainment falls below {share} by EcoServe's clock (TTFT with the switch wait),"
+    yield f"on a straight line between two scanned rates ({scanned} times the prediction, ending where less than {least}"
+    yield "are attained). `a..b`: between two scanned links."
     yield ""
     yield (
         "| model | KV | hardware | load | need Gbit/s | pools over mixed: formula | simulated "
