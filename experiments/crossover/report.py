@@ -64,8 +64,8 @@ def _simulated(found: Sequence[Found], forecasts: Sequence[Forecast], seeds: int
     yield ""
     share, least, scanned = f"{100 * SHARE:g} %", f"{100 * HOPELESS:g} %", f"{FACTORS[0]:g} to {FACTORS[-1]:g}"
     yield f"Goodput: the rate at which attainment falls below {share} by EcoServe's clock (TTFT with the switch wait),"
-    yield f"on a straight line between two scanned rates ({scanned} times the prediction, ending where less than {least}"
-    yield "are attained). `a..b`: between two scanned links."
+    yield f"on a straight line between two scanned rates ({scanned} times the prediction, ending where less than"
+    yield f"{least} are attained). `a..b`: between two scanned links."
     yield ""
     yield (
         "| model | KV | hardware | load | need Gbit/s | pools over mixed: formula | simulated "
