@@ -39,9 +39,9 @@ class Observer(Protocol):
 
 
 class RouterTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long things take at the router, in seconds: `message_s` a message to or from a replica, `hello_s` from one
-    try to reach a lost replica to the next. `tick_s` (between two `TimePassed`) and `silence_s` (after which a replica
-    is lost) are those of `router.config.RouterConfig`."""
+    """How long things take at the router, in seconds: `message_s` a message to or from a replica, the others as in
+    `router.config.RouterConfig`: `tick_s` between two `TimePassed`, `silence_s` after which a replica is lost,
+    `hello_s` (there `heartbeat_s`) from one try to reach it to the next."""
 
     message_s: float = 0.0005
     tick_s: float = 0.1

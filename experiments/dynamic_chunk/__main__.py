@@ -27,8 +27,8 @@ from experiments.dynamic_chunk.tables import (
     scan_lines,
     seeds_told,
 )
-from experiments.ecoserve.document import Document, command
 from experiments.load.command_line import add_out, add_store, add_traces, add_workers, out_folder, parser_of
+from experiments.load.document import Document, command
 from simulator.drawing import missing, write_picture
 from simulator.grid import Case, Row, failed, run_grid
 

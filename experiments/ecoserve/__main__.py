@@ -18,7 +18,6 @@ from pathlib import Path
 import msgspec
 
 from contracts.errors import ConfigError
-from experiments.ecoserve.document import Document, command
 from experiments.ecoserve.mitosis import mitosis
 from experiments.ecoserve.notes import NOTES
 from experiments.ecoserve.parts import CELLS, PARTS, goodput
@@ -27,6 +26,7 @@ from experiments.ecoserve.scan import COARSE_STEPS, QUICK_STEPS, Budget
 from experiments.ecoserve.seen import Seen
 from experiments.ecoserve.versions import chosen, commit_of
 from experiments.load.command_line import add_out, add_seeds, add_store, add_workers, out_folder, parser_of
+from experiments.load.document import Document, command
 
 HERE = Path(__file__).parent
 ALL = {"mitosis": mitosis, **PARTS}

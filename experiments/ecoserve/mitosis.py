@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from experiments.ecoserve.capacity import CHUNK
-from experiments.ecoserve.document import Document
 from experiments.ecoserve.scan import Budget
 from experiments.ecoserve.seen import Mitosis, Seen
 from experiments.ecoserve.setups import setup
 from experiments.ecoserve.systems import scenario
+from experiments.load.document import Document
 from scheduling.macro_config import MacroConfig
 from simulator.arrivals import Steps
 from simulator.changes import Add

@@ -8,7 +8,6 @@ import msgspec
 
 from contracts.request import Slo
 from experiments.ecoserve import published
-from experiments.ecoserve.document import Document
 from experiments.ecoserve.picture import draw
 from experiments.ecoserve.published import changes_shown, gains_shown
 from experiments.ecoserve.scan import Budget, Found, NotRun, RunFailed
@@ -17,6 +16,7 @@ from experiments.ecoserve.setups import Setup, setup
 from experiments.ecoserve.study import Job
 from experiments.ecoserve.systems import ARTIFACT, MIXED, OURS, PAPER, PD, SARATHI, SYSTEMS, VLLM
 from experiments.ecoserve.tables import ECOSERVE, HEAD, LEGEND, USUAL, change, gain, goodput_line, mean, rate
+from experiments.load.document import Document
 from simulator.cost import Apart
 from simulator.scenarios import L20_34B
 

@@ -1,2 +1,2 @@
 """What experiments share: a neutral load client for any OpenAI-compatible server and the load it sends; command lines,
-the machine, where a result comes from."""
+documents of results, the machine, where a result comes from."""

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from contracts.errors import ConfigError
-from experiments.ecoserve.document import Document, command
 from experiments.load.command_line import RESULTS, add_out, add_traces, out_folder, parser_of
+from experiments.load.document import Document, command
 from experiments.scale.cases import CODE, CONVERSATION
 from experiments.scale.measuring import NotMeasured, ours, vidur
 from experiments.scale.one import Measured

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contracts.errors import ConfigError
-from experiments.ecoserve.document import Document, command
 from experiments.load.command_line import add_out, add_seeds, add_store, add_workers, out_folder, parser_of
+from experiments.load.document import Document, command
 from experiments.slack_rules import choice
 from experiments.slack_rules.loads import LOADS, REPLICAS, VARIANTS, WHOLE, Load, cases
 from experiments.slack_rules.reading import reading

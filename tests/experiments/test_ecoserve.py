@@ -9,7 +9,6 @@ import pytest
 
 from experiments.ecoserve import picture
 from experiments.ecoserve.capacity import carried
-from experiments.ecoserve.document import Document
 from experiments.ecoserve.mitosis import made, sizes_over_time
 from experiments.ecoserve.parts import CELLS, goodput, hybrid
 from experiments.ecoserve.scan import QUICK_STEPS, Budget, Found
@@ -18,6 +17,7 @@ from experiments.ecoserve.setups import DATA, setup
 from experiments.ecoserve.study import Job
 from experiments.ecoserve.systems import SYSTEMS, rules_of, scenario
 from experiments.ecoserve.tables import change, gain
+from experiments.load.document import Document
 from scheduling.policies import policy
 from simulator.goodput import interpolated_goodput
 

@@ -10,13 +10,13 @@ import pytest
 from contracts.errors import ConfigError
 from experiments.ecoserve import versions
 from experiments.ecoserve.comparison import Bound, Figure, Verdict, change_of, gains
-from experiments.ecoserve.document import Document
 from experiments.ecoserve.reading import reading
 from experiments.ecoserve.scan import Found
 from experiments.ecoserve.seen import Mitosis, Seen
 from experiments.ecoserve.setups import setup
 from experiments.ecoserve.systems import ARTIFACT, AUTO, OURS, SARATHI, VLLM
 from experiments.ecoserve.versions import chosen, stored
+from experiments.load.document import Document
 from simulator.grid import Row
 from simulator.grid.case import code_version
 

@@ -15,6 +15,7 @@ from simulator.transfers import AT_LEAST_BYTES, MOVING_S
 def test_the_router_ticks_and_loses_silent_replicas_as_it_does_live() -> None:
     live, simulated = RouterConfig(model="m", replicas=("tcp://127.0.0.1:1",)), RouterTimes()
     assert (simulated.tick_s, simulated.silence_s) == (live.tick_s, live.silence_s)
+    assert simulated.hello_s == live.heartbeat_s, "after which a link that was lost is tried again"
 
 
 def test_a_replica_says_how_it_is_and_gives_routers_up_as_it_does_live() -> None:
