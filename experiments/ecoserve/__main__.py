@@ -3,8 +3,8 @@
     python -m experiments.ecoserve [--quick] [--coarse] [--parts goodput scaling ...] [--seeds 2] [--cells 3]
     python -m experiments.ecoserve --stored [--coarse] [--version HASH]
 
-Rows are kept: a run that was stopped goes on where it was. All of it takes many hours on one core, `--coarse --cells 2`
-about one, `--quick` minutes. With `--stored` nothing is run: rows of the one version of the
+Rows are kept: a run that was stopped goes on where it was. All of it takes many hours on one core, `--coarse`
+a few, `--quick` minutes. With `--stored` nothing is run: rows of the one version of the
 code that the store holds are shown, or of `--version`, with the other options as they were run with.
 """
 
@@ -53,7 +53,7 @@ def _run(arguments: argparse.Namespace, version: str, told: str, out: Path) -> N
     budget = Budget(seeds=arguments.seeds, store=arguments.store, workers=arguments.workers, version=version)
     cells = CELLS[: arguments.cells]
     if arguments.coarse:
-        budget = msgspec.structs.replace(budget, steps=COARSE_STEPS, duration=2.0, most_replicas=4)
+        budget = msgspec.structs.replace(budget, steps=COARSE_STEPS, duration=2.0)
     if arguments.quick:
         budget = msgspec.structs.replace(budget, steps=QUICK_STEPS, refine=False, duration=0.5, seeds=1)
         cells = CELLS[2:3]
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick", action="store_true", help="two rates, one set-up, short runs: whether it works at all"
     )
-    parser.add_argument("--coarse", action="store_true", help="four rates, two lifetimes, at most four replicas")
+    parser.add_argument("--coarse", action="store_true", help="four rates, runs of two lifetimes of a request")
     parser.add_argument("--parts", nargs="+", choices=ALL, default=list(ALL), help="to be run (default all)")
     parser.add_argument(
         "--cells",

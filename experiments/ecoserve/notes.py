@@ -15,6 +15,5 @@ NOTES = """\
 - Goodput is scanned, never bisected, and lies where attainment drawn straight between two scanned rates crosses the
   quantile; the step is 7 to 20 % of the estimate: smaller differences mean nothing. One seed unless said.
 - A run lasts three lifetimes of a request at the limit (with `--coarse` two) and at least five TTFT targets; the first
-  third is left out. A queue that grows more slowly than that is not seen. `--coarse` also cuts fleets to four replicas
-  and has tighter targets and bursts on L20 instead of A800.
+  third is left out. A queue that grows more slowly than that is not seen.
 - EcoServe's artifact holds output back while a replica prefills; that is not reproduced."""

@@ -45,15 +45,13 @@ CELLS = (
 """Most telling first. Four replicas instead of eight where a run would else be of many thousand requests."""
 SCALING_LIFETIMES = 5.0
 """Of a request, as long as one run: 120 s. Shorter ones told nothing (streams had not gathered)."""
-FULL = 8
-"""Replicas of the paper's fleets: with fewer at most, parts that need longer runs are cut."""
 PICTURES = 3
 """Set-ups that get a picture."""
 
 
 def goodput(document: Document, budget: Budget, seen: Seen, cells: Sequence[tuple[str, str, str, int]] = CELLS) -> None:
     """Goodput of every system on the set-ups, and the gains beside the paper's."""
-    setups = [setup(cluster, model, data, min(count, budget.most_replicas)) for cluster, model, data, count in cells]
+    setups = [setup(cluster, model, data, count) for cluster, model, data, count in cells]
     for one in setups:
         document.plan(one.name, f"goodput: {one.name}")
     table = seen.goodput
@@ -100,7 +98,7 @@ def _gain_line(name: str, system: str, printed: str, rows: Sequence[Mapping[str,
 
 def hybrid(document: Document, budget: Budget, seen: Seen) -> None:
     """What a mixed step costs decides between chunks and phases: roofline, the same with nothing shared, additive."""
-    one = setup("L20", MODEL, "ShareGPT", min(8, budget.most_replicas))
+    one = setup("L20", MODEL, "ShareGPT", 8)
     title = "What a mixed step costs"
     document.head(
         title,
@@ -133,9 +131,6 @@ def scaling(document: Document, budget: Budget, seen: Seen, counts: Sequence[int
         "| --- | ---: | ---: | ---: | ---: |",
     )
     for count in counts:
-        if count > budget.most_replicas:
-            document.plan(f"{title}, {count}", f"{count} replicas", title)
-            continue
         one = setup("L20", MODEL, "ShareGPT", count)
         jobs = [Job(setup=one, system=system, steps=(0.55, 0.7, 0.85, 1.0, 1.15)) for system in (VLLM, ARTIFACT, OURS)]
         for system, found in _scanned(jobs, longer, document, title):
@@ -151,7 +146,7 @@ def scaling(document: Document, budget: Budget, seen: Seen, counts: Sequence[int
 
 def tightening(document: Document, budget: Budget, seen: Seen) -> None:
     """From (5 s, 100 ms) to (1 s, 50 ms) at P99."""
-    one = _where(budget)
+    one = setup("A800", MODEL, "ShareGPT", 4)
     changed = {"slo": Slo(ttft_s=1.0, tpot_s=0.05), "steps": (0.15, 0.3, 0.45, 0.6, 0.75)}
     _before_and_after(
         document,
@@ -168,16 +163,11 @@ def tightening(document: Document, budget: Budget, seen: Seen) -> None:
 
 def bursts(document: Document, budget: Budget, seen: Seen) -> None:
     """Gaps of CV 1.2, then 2.0, at P99."""
-    one = _where(budget)
+    one = setup("A800", MODEL, "ShareGPT", 4)
     printed = {name: changes_shown(changed) for name, changed in published.BURSTS.items()}
     _before_and_after(
         document, budget, "Bursts", f"{one.name}, CV 1.2 to 2.0", one, {"cv": 1.2}, {"cv": 2.0}, seen.bursts, printed
     )
-
-
-def _where(budget: Budget) -> Setup:
-    """The paper's A800; L20, whose runs are shorter, where fleets are cut."""
-    return setup("A800" if budget.most_replicas >= FULL else "L20", MODEL, "ShareGPT", 4)
 
 
 def _before_and_after(
@@ -222,9 +212,7 @@ def ablations(document: Document, budget: Budget, seen: Seen) -> None:
         *fixed,
     ]
     for cluster, replicas in (("L20", 8), ("A800", 4)):
-        if cluster != "L20" and budget.most_replicas < FULL:
-            break
-        one = setup(cluster, MODEL, "ShareGPT", min(replicas, budget.most_replicas))
+        one = setup(cluster, MODEL, "ShareGPT", replicas)
         jobs = [Job(setup=one, system=name, rules=(rule,), scattered=mixed) for name, rule, mixed in kinds]
         for name, found in _scanned(jobs, budget, document, title):
             seen.ablations[cluster, name] = found

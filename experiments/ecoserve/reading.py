@@ -35,9 +35,7 @@ CAUSES = {
     "attention the link decides.",
     "scaling": "A larger fleet balances its load better under any rule: the growth of prefill priority is that part, "
     "and only what the phased rules have beyond it is rolling.",
-    "changes": "With fleets cut to four replicas this runs on L20, where a decode step of this model takes 30 to 40 ms "
-    "and a target of 50 ms leaves little slack to roll with; the paper has it on A800. In runs as short as with "
-    "`--coarse` P99 rests on few requests.",
+    "changes": "In runs as short as with `--coarse` P99 rests on few requests.",
 }
 Verdicts = Counter[Verdict]
 

@@ -43,8 +43,7 @@ class NotRun(RunFailed):
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """How much a scan may take: rates in multiples of the estimate, seeds, where rows are kept, processes. `duration`
-    is in lifetimes of a request. Fleets are cut to `most_replicas`.
-    With a `version` of the code its rows in the store are shown, and nothing is run."""
+    is in lifetimes of a request. With a `version` of the code its rows in the store are shown, and nothing is run."""
 
     steps: tuple[float, ...] = STEPS
     seeds: int = 1
@@ -52,7 +51,6 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     store: Path | None = None
     workers: int = 1
     duration: float = 3.0
-    most_replicas: int = 16
     version: str = ""
 
 
