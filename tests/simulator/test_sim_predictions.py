@@ -85,4 +85,4 @@ def test_near_the_knee_mixed_replicas_tell_what_comes() -> None:
     report = simulate(small(mixed=2, rate=11.2, duration_s=40.0, **deployed("codellama2-34b", "l20", tp=4)))
     assert report.usual.ttft_s.p90 > 3.0
     assert report.prediction_error.p50 < 0.15
-    assert report.usual.attained > 0.95
+    assert report.usual.attained > 0.92
