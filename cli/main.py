@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import sys
+from functools import partial
 from importlib.metadata import version
 
-from contracts.errors import ConfigError, ModelError, PhaseServeError
+from simulator.exit_status import EXIT_REFUSED, exit_status
 
 COMMANDS = {
     "up": "router and replicas on this machine, one process each",
@@ -22,7 +22,6 @@ COMMANDS = {
     "simulate": "the same cores on a virtual clock: one configuration, one report",
     "sweep": "the simulator over a grid, on all cores; with --live: links of this machine, measured",
 }
-EXIT_FAILED, EXIT_REFUSED = 1, 2
 
 
 def usage() -> str:
@@ -34,6 +33,11 @@ def usage() -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Exit code 2 for settings or a model that were refused, 1 for what failed later."""
     words = sys.argv[1:] if argv is None else argv
+    program = f"phaseserve {words[0]}" if words and words[0] in COMMANDS else "phaseserve"
+    return exit_status(program, partial(_run, words))
+
+
+def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage(), end="")
         return 0 if words else EXIT_REFUSED
@@ -46,19 +50,5 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     command = importlib.import_module(f"cli.{words[0]}")
-    try:
-        code: int = command.run(words[1:])
-        sys.stdout.flush()
-    except BrokenPipeError as error:
-        print(f"phaseserve {words[0]}: {error.strerror}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be printed has no reader
-        return EXIT_FAILED
-    except (ConfigError, ModelError) as error:
-        print(f"phaseserve {words[0]}: {error.message}", file=sys.stderr)
-        return EXIT_REFUSED
-    except PhaseServeError as error:
-        print(f"phaseserve {words[0]}: {error.message}", file=sys.stderr)
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        return 130
+    code: int = command.run(words[1:])
     return code

@@ -20,7 +20,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", param="--config") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, not text, no path, a number without end
         raise ConfigError(f"{path}: {error}", param="--config") from error
 
 
@@ -32,7 +32,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
         raise ConfigError(f"--set {text!r} is not of the form section.name=value", param="--set")
     try:
         value = tomllib.loads(f"value = {raw}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         value = raw.strip()
     for name in reversed(names):
         value = {name: value}

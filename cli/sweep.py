@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -36,7 +35,8 @@ from contracts.errors import ConfigError
 from contracts.request import Slo
 from simulator.drawing import missing
 from simulator.files import write_whole
-from simulator.grid import Case, Row, failed, goodputs, run_grid
+from simulator.goodput import Goodput
+from simulator.grid import Case, Row, Value, failed, goodputs, run_grid
 from simulator.grid.tables import as_csv, as_parquet, columns_of, goodput_columns, missing_parquet
 
 PROGRAM = "experiments.bandwidth_sweep"
@@ -82,8 +82,13 @@ def run(words: list[str]) -> int:
     except (KeyboardInterrupt, SystemExit):
         print(f"sweep: interrupted; the same command goes on from {store}", file=sys.stderr)
         raise
-    written = list(_write(grid, rows, parquet=not arguments.no_parquet, plots=not arguments.no_plots))
-    print(f"written: {', '.join(map(str, [store, *written]))}")
+    found, lines = _found(grid, rows)
+    files = _tables(rows, found, grid.by, parquet=not arguments.no_parquet)
+    files |= {} if arguments.no_plots else _pictures(grid, rows)
+    for name, content in files.items():
+        write_whole(grid.out / name, content)
+    print("\n".join(lines))  # when all is written: a reader who leaves ends the program
+    print(f"written: {', '.join(map(str, [store, *(grid.out / name for name in files)]))}")
     lost = failed(rows)
     for row in lost[:8]:
         print(f"sweep: failed: {dict(row.labels)}: {row.error}", file=sys.stderr)
@@ -147,24 +152,32 @@ def grid_of(arguments: argparse.Namespace) -> Grid:
     return Grid(cases=cases, axes={**variations, **axes}, share=arguments.share, out=arguments.out)
 
 
-def _write(grid: Grid, rows: list[Row], *, parquet: bool, plots: bool) -> Iterator[Path]:
-    """Tables and pictures; yields what was written."""
+def _found(grid: Grid, rows: list[Row]) -> tuple[dict[tuple[Value, ...], Goodput], list[str]]:
+    """The goodputs, where rates were scanned, and what is to be printed."""
+    there = [row for row in rows if not row.error]
+    if len(grid.axes.get("rate", ())) > 1 and there:
+        found = goodputs(there, grid.by, grid.share)
+        return found, list(goodput_lines(grid.by, found, grid.share))
+    return {}, list(run_lines(list(grid.axes), there))
+
+
+def _tables(
+    rows: list[Row], found: dict[tuple[Value, ...], Goodput], by: tuple[str, ...], *, parquet: bool
+) -> dict[str, bytes]:
+    """Files by name."""
     columns = columns_of(rows)
     files = {"sweep.csv": as_csv(columns)}
     if parquet:
         files["sweep.parquet"] = as_parquet(columns)
+    if found:
+        files["goodput.csv"] = as_csv(goodput_columns(by, found))
+    return files
+
+
+def _pictures(grid: Grid, rows: list[Row]) -> dict[str, bytes]:
+    """Files by name."""
     there = [row for row in rows if not row.error]
-    if len(grid.axes.get("rate", ())) > 1 and there:
-        found = goodputs(there, grid.by, grid.share)
-        files["goodput.csv"] = as_csv(goodput_columns(grid.by, found))
-        print("\n".join(goodput_lines(grid.by, found, grid.share)))
-    else:
-        print("\n".join(run_lines(list(grid.axes), there)))
-    if plots and there:
-        files |= pictures_of(grid.axes, there, grid.share, grid.slo)
-    for name, content in files.items():
-        write_whole(grid.out / name, content)
-        yield grid.out / name
+    return pictures_of(grid.axes, there, grid.share, grid.slo) if there else {}
 
 
 def _tell(line: str) -> None:

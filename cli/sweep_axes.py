@@ -88,7 +88,7 @@ def parse_variation(text: str) -> tuple[str, object]:
         raise ConfigError(f"--vary {text!r} is not of the form section.name=[value, value]", param="--vary")
     try:
         values = tomllib.loads(f"values = {raw}")["values"]
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"--vary {text!r}: {error}", param="--vary") from error
     return name.strip(), values
 

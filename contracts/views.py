@@ -14,7 +14,7 @@ SLACK_QUANTILES = tuple(i / 10 for i in range(11))
 
 
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):
-    """A step's cost as a value: the coefficients of design §5's step-time predictor, in seconds.
+    """A step's cost as a value: the coefficients of the step-time predictor, in seconds.
 
     `T = a0 + a1*tokens + b0*L_past*L_chunk + b1*L_chunk^2 + b2*sum(decode context) + b3*decodes`;
     `margin_s` is the predictor's own upper residual quantile (P95).

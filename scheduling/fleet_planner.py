@@ -1,4 +1,4 @@
-"""The fleet planner (design §6): from what is asked and what was measured to the best role mix, approached with care.
+"""The fleet planner: from what is asked and what was measured to the best role mix, approached with care.
 
 Every few seconds the demand, the replicas' own step costs and the measured links give what one replica carries in each
 role (`fleet_capacity`), and that gives the mix that carries most (`fleet_mixes`). The fleet moves towards it only when

@@ -1,4 +1,4 @@
-"""How long KV blocks are held for another replica: a pure function of bytes and measured rates (design §7)."""
+"""How long KV blocks are held for another replica: a pure function of bytes and measured rates."""
 
 from __future__ import annotations
 

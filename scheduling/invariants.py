@@ -1,4 +1,4 @@
-"""What must hold in one core after every event (design §8, as far as one replica can see it). For tests and audits."""
+"""What must hold in one core after every event (as far as one replica can see it). For tests and audits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost of a KV hand-off over a link, as pure formulas (design §6)."""
+"""The cost of a KV hand-off over a link, as pure formulas."""
 
 from __future__ import annotations
 

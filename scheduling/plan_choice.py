@@ -1,4 +1,4 @@
-"""Choosing among the layouts' candidates for one request (design §6)."""
+"""Choosing among the layouts' candidates for one request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The colocated plan: chunked prefill mixed into decode steps on one mixed replica (design §6)."""
+"""The colocated plan: chunked prefill mixed into decode steps on one mixed replica."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disaggregated plan: prefill on one replica, decode on another, KV streamed between them (design §6).
+"""The disaggregated plan: prefill on one replica, decode on another, KV streamed between them.
 
 The decode replica is picked by room (predicted decode step, then spare blocks), the prefill replica by TTFT among
 those that have a usable link to it. All pairs of a small fleet are compared; in a large one the `FEW` roomiest decode

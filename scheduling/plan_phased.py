@@ -1,4 +1,4 @@
-"""The phased plan: rolling activation over alternating replicas (EcoServe, OSDI'26; design §6).
+"""The phased plan: rolling activation over alternating replicas (EcoServe, OSDI'26).
 
 Replicas are tried in cyclic order, starting with the one that took the last request. The first that passes takes
 the request. A replica passes when

@@ -116,8 +116,8 @@ def before_s(ask: Ask, load: Load) -> float:
 
 
 def chunked_ttft_s(ask: Ask, load: Load, prefill_s: float, prefill_chunk: int, *, cautious: bool = False) -> float:
-    """TTFT from arrival on a mixed replica under the deadline budget (design §5); of what waits there only what comes
-    before the prompt counts, see `before_s`.
+    """TTFT from arrival on a mixed replica under the deadline budget (`scheduling.token_budget`); of what waits there
+    only what comes before the prompt counts, see `before_s`.
 
     Prefill first spends the slack of the tightest stream at full speed. After that each step may last one TPOT
     target, of which the decode rows take their part and the largest chunk that fits gets the rest. The margin by which

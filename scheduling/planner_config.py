@@ -8,7 +8,7 @@ from scheduling.config_checks import require
 
 
 class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fleet planner (design §6). Times in seconds. Off, roles change only on demand.
+    """The fleet planner (`scheduling.fleet_planner`). Times in seconds. Off, roles change only on demand.
 
     Every `every_s` the best role mix is computed from the last `window_s` of arrivals, or from four times as long while
     nothing changes. It is approached when it would

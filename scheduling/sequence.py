@@ -52,7 +52,7 @@ class Sequence:
     sequence need the same thing, the tokens from `num_computed` on: a decode is the case of exactly one. That is also
     why a preempted sequence keeps its output: it is computed again as if it were prompt.
     `capacity` is the number of positions that `blocks` cover. `deadline` is the time at which the next token is due
-    (infinite until the first decode step starts the clock); `deadline - now` is the slack of design §2.
+    (infinite until the first decode step starts the clock); `deadline - now` is its slack.
 
     `made_room`: others of lower priority were preempted for it.
 

@@ -1,7 +1,7 @@
 """Slack of running streams ("saved TPOT", EcoServe Algorithm 1) and the rules that turn many into one.
 
 `slack = tokens_sent * S_TPOT - (now - first_decode_time)`: how long the stream can do without its next token. A stream
-whose first decode step has not begun has no clock yet; the TTFT target covers it (design §2, switch wait).
+whose first decode step has not begun has no clock yet; the TTFT target covers that wait, the switch wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cost of one step as a pure function of its shape and a replica's coefficients (design §5)."""
+"""The cost of one step as a pure function of its shape and a replica's coefficients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def predict_step_s(
     """Predicted duration of one step in seconds, without margin.
 
     `prefill` holds `(past_tokens, chunk_tokens)` per prefill chunk; `decodes` counts decode rows; `decode_context`
-    is the sum of their context lengths in tokens. Source: DCP (OSDI'26) for the terms, design §5 for the form.
+    is the sum of their context lengths in tokens. Source: DCP (OSDI'26) for the terms.
     """
     tokens = decodes
     past_chunk = 0

@@ -1,4 +1,4 @@
-"""The step-time predictor of design §5, corrected online by recursive least squares with a forgetting factor.
+"""The step-time predictor, corrected online by recursive least squares with a forgetting factor.
 
 Source: DCP (OSDI'26), which reports a mean error of 3.3 % for this form. Three guards of ours: coefficients never go
 negative (a predicted time must grow with the work, or the chunk search would be wrong), a wild measurement counts only

@@ -1,4 +1,4 @@
-"""The shape of a step as sums: all that the cost model needs to know about a batch (design §5)."""
+"""The shape of a step as sums: all that the cost model needs to know about a batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NUM_TERMS = 6
 @dataclass(slots=True)
 class StepShape:
     """Sums over the chunks of one step: tokens, past x chunk, chunk squared, decode context (tokens), decode rows, and
-    the past tokens that prefill chunks read (a roofline asks for these; the predictor of design §5 does not)."""
+    the past tokens that prefill chunks read (a roofline asks for these; `scheduling.step_predictor` does not)."""
 
     tokens: int = 0
     past_chunk: int = 0
@@ -40,7 +40,7 @@ class StepShape:
         self.decode_context += context
 
     def terms(self) -> tuple[float, ...]:
-        """The terms of design §5, in the order a0, a1, b0, b1, b2, b3."""
+        """The terms of `scheduling.step_cost`, in the order a0, a1, b0, b1, b2, b3."""
         return (
             1.0,
             float(self.tokens),

@@ -9,10 +9,14 @@ from random import Random
 import msgspec
 
 from contracts.errors import ConfigError
+from simulator.bounds import SHORTEST_S, bound
 
 _KIND = "kind"
 MOST_RATE = 1e9
 """Requests per second. Far beyond it the time between two is lost in rounding, and a run would never end."""
+MOST_CV, LEAST_CV = 20.0, 1e-6
+"""With a larger one nearly all gaps are nothing; with a smaller one they are a metronome's, which 0 asks for."""
+_MOST_SWING = 0.999999
 
 
 class Gamma(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="gamma", tag_field=_KIND):
@@ -22,12 +26,16 @@ class Gamma(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cv: float = 1.0
 
     def __post_init__(self) -> None:
-        _require(0.0 < self.rate <= MOST_RATE, "rate", f"must be positive, at most {MOST_RATE:g}")
-        _require(0.0 <= self.cv < math.inf, "cv", "must not be negative")
+        bound("arrivals: rate", self.rate, most=MOST_RATE, above=True)
+        _check_cv(self.cv)
 
     def expected(self, duration_s: float) -> float:
         """About how many come in so many seconds."""
         return self.rate * duration_s
+
+    def span_s(self, num_requests: int) -> float:
+        """About how long so many take to come."""
+        return num_requests / self.rate
 
     def times(self, random: Random) -> Iterator[float]:
         """Seconds since the start, without end."""
@@ -47,8 +55,8 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         fits = bool(self.rates) and all(0.0 <= rate <= MOST_RATE for rate in self.rates) and self.rates[-1] > 0.0
         _require(fits, "rates", f"must be one or more rates of at most {MOST_RATE:g}, none negative, the last positive")
-        _require(0.0 < self.step_s < math.inf, "step_s", "must be positive")
-        _require(0.0 <= self.cv < math.inf, "cv", "must not be negative")
+        bound("arrivals: step_s", self.step_s, above=True)
+        _check_cv(self.cv)
 
     def expected(self, duration_s: float) -> float:
         """About how many come in so many seconds."""
@@ -56,6 +64,15 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         spans = (max(0.0, min(self.step_s, duration_s - index * self.step_s)) for index in range(last))
         before = sum(rate * span for rate, span in zip(self.rates[:last], spans, strict=True))
         return before + self.rates[last] * max(0.0, duration_s - last * self.step_s)
+
+    def span_s(self, num_requests: int) -> float:
+        """About how long so many take to come."""
+        left = float(num_requests)
+        for index, rate in enumerate(self.rates[:-1]):
+            if left <= rate * self.step_s:
+                return index * self.step_s + (left / rate if left else 0.0)
+            left -= rate * self.step_s
+        return (len(self.rates) - 1) * self.step_s + left / self.rates[-1]
 
     def times(self, random: Random) -> Iterator[float]:
         """Seconds since the start, without end. Gaps are drawn in a time that runs as fast as the rate."""
@@ -81,14 +98,18 @@ class Diurnal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cv: float = 1.0
 
     def __post_init__(self) -> None:
-        _require(0.0 < self.rate <= MOST_RATE, "rate", f"must be positive, at most {MOST_RATE:g}")
-        _require(0.0 <= self.swing < 1.0, "swing", "must be at least 0 and below 1")
-        _require(self.period_s > 0.0, "period_s", "must be positive")
-        _require(0.0 <= self.cv < math.inf, "cv", "must not be negative")
+        bound("arrivals: rate", self.rate, most=MOST_RATE, above=True)
+        bound("arrivals: swing", self.swing, most=_MOST_SWING)
+        bound("arrivals: period_s", self.period_s, SHORTEST_S)
+        _check_cv(self.cv)
 
     def expected(self, duration_s: float) -> float:
         """About how many come in so many seconds."""
         return self.rate * duration_s
+
+    def span_s(self, num_requests: int) -> float:
+        """About how long so many take to come."""
+        return num_requests / self.rate
 
     def times(self, random: Random) -> Iterator[float]:
         """Seconds since the start, without end; the rate is taken to be constant over one gap."""
@@ -110,6 +131,12 @@ def _gap(random: Random, cv: float) -> float:
         return random.expovariate(1.0)
     shape = 1.0 / (cv * cv)
     return random.gammavariate(shape, 1.0 / shape)
+
+
+def _check_cv(cv: float) -> None:
+    bound("arrivals: cv", cv, most=MOST_CV)
+    if 0.0 < cv < LEAST_CV:
+        raise ConfigError(f"arrivals: cv must be 0 or at least {LEAST_CV:g}, but is {cv:g}", param="cv")
 
 
 def _require(holds: bool, name: str, must: str) -> None:

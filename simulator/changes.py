@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import msgspec
 
 from contracts.errors import ConfigError
 from contracts.phase import Role
+from simulator.bounds import COUNTLESS, LONGEST_S, MOST_BYTES_S, bound
 
 _KIND = "kind"
+_MOST = {"bytes_per_s": MOST_BYTES_S}
 
 
 class _Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     at_s: float
 
     def __post_init__(self) -> None:
+        """Raises `ConfigError`, naming the setting."""
         for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if isinstance(value, float) and not 0.0 <= value < math.inf:
-                raise ConfigError(f"changes.{name} must not be negative", param=f"changes.{name}")
+            if name.endswith("_s"):
+                bound(f"changes.{name}", getattr(self, name), most=_MOST.get(name, LONGEST_S))
 
 
 class Kill(_Change, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="kill", tag_field=_KIND):
@@ -52,8 +53,7 @@ class Add(_Change, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="a
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.count < 1:
-            raise ConfigError("changes.count must be at least 1", param="changes.count")
+        bound("changes.count", self.count, 1, COUNTLESS)
 
 
 class SetRoleTo(_Change, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="role", tag_field=_KIND):

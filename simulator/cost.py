@@ -16,6 +16,8 @@ from contracts.errors import ConfigError
 from contracts.views import StepCost
 from scheduling.profile_plan import fit_step_cost
 from scheduling.step_shape import StepShape
+from simulator.bounds import LONGEST_STEP_S, bound_all
+from simulator.lengths import MOST_TOKENS
 from simulator.roofline import Roofline
 
 _GRID = ((1, 0), (16, 0), (128, 0), (512, 0), (2048, 0), (512, 2048), (2048, 8192), (128, 16384))
@@ -32,7 +34,7 @@ class StepTimes(Protocol):
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fitted", tag_field="kind"):
-    """Design §5's formula, the coefficients in seconds (as in `contracts.views.StepCost`)."""
+    """The formula of `scheduling.step_cost`, the coefficients in seconds (as in `contracts.views.StepCost`)."""
 
     a0: float
     a1: float
@@ -43,9 +45,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the coefficient."""
-        for name in self.__struct_fields__:
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"cost.{name} must not be negative", param=f"cost.{name}")
+        bound_all(self, "cost.", *self.__struct_fields__, most=LONGEST_STEP_S)
         if self.a0 + self.a1 <= 0.0:
             raise ConfigError("cost.a0 and cost.a1 are both zero: no step would take time", param="cost.a1")
 
@@ -75,13 +75,15 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         """Raises `ConfigError` unless both columns grow."""
         if len(self.points) < 2 or any(
-            not (0 <= early[0] < late[0] and 0.0 < early[1] <= late[1] < math.inf)
+            not (0 <= early[0] < late[0] <= MOST_TOKENS and 0.0 < early[1] <= late[1] <= LONGEST_STEP_S)
             for early, late in zip(self.points, self.points[1:], strict=False)
         ):
-            raise ConfigError("cost.points needs two points or more, with growing tokens and seconds", param="cost")
-        for name in ("context_s", "pair_s"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"cost.{name} must not be negative", param=f"cost.{name}")
+            raise ConfigError(
+                f"cost.points needs two points or more, with growing tokens, up to {MOST_TOKENS:,}, and seconds, up to"
+                f" {LONGEST_STEP_S:g}",
+                param="cost",
+            )
+        bound_all(self, "cost.", "context_s", "pair_s", most=LONGEST_STEP_S)
 
     def step_s(self, shape: StepShape) -> float:
         """See `StepTimes`."""
@@ -105,8 +107,7 @@ class Apart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
-        if not 0.0 <= self.share <= 1.0:
-            raise ConfigError("cost.share must be between 0 and 1", param="cost.share")
+        bound_all(self, "cost.", "share", most=1.0)
 
     def step_s(self, shape: StepShape) -> float:
         """See `StepTimes`."""
@@ -122,8 +123,20 @@ class Apart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 CostModel = Fitted | Roofline | Table | Apart
 
 
+def check_duration(model: CostModel | None, where: str) -> None:
+    """Raises `ConfigError` where even a step of one token takes longer than anybody would wait for, or no time."""
+    one = StepShape()
+    one.add_decodes(1, 1)
+    step_s = LONGEST_STEP_S if model is None else model.step_s(one)
+    if not 0.0 < step_s <= LONGEST_STEP_S:
+        raise ConfigError(
+            f"{where}: a step of one token takes {step_s:g} s: it must take some time, at most {LONGEST_STEP_S:g} s",
+            param=where,
+        )
+
+
 def profile_of(times: StepTimes) -> StepCost:
-    """Design §5's coefficients that fit a model best over a grid of steps, by relative error."""
+    """The coefficients of `Fitted` that fit a model best over a grid of steps, by relative error."""
     shapes = []
     for chunk, past in _GRID:
         shape = StepShape()

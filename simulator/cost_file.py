@@ -124,7 +124,7 @@ def read_cost_file(path: Path) -> CostFile:
         return msgspec.json.decode(path.read_bytes(), type=CostFile)
     except OSError as error:
         raise ConfigError(f"cost_file {path}: {error.strerror}", param="cost_file") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not JSON, not text, no path
         raise ConfigError(f"cost_file {path}: {error}", param="cost_file") from error
 
 

@@ -31,7 +31,7 @@ class Residuals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def fit(samples: Samples) -> Fitted:
-    """Design §5's predictor over the means of the points. Raises `ValueError` without a usable sample."""
+    """`scheduling.step_cost` over the means of the points. Raises `ValueError` without a usable sample."""
     cost = fit_step_cost([(shape, fmean(durations)) for shape, durations in samples])
     return Fitted(a0=cost.a0, a1=cost.a1, b0=cost.b0, b1=cost.b1, b2=cost.b2, b3=cost.b3)
 

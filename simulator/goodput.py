@@ -1,6 +1,6 @@
 """Goodput: the highest rate of a scanned range at which enough requests meet their targets, and every dip below it.
 
-Attainment is not monotone in the rate (design §2), so the range is scanned and never bisected.
+Attainment is not monotone in the rate, so the range is scanned and never bisected.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from itertools import pairwise
 import msgspec
 
 from contracts.errors import ConfigError
-from simulator.arrivals import Arrivals, Steps
+from simulator.arrivals import MOST_RATE, Arrivals, Steps
+from simulator.bounds import bound
 from simulator.scenario import Scenario
 
 
@@ -74,15 +75,17 @@ def _highest(seen: Iterable[tuple[float, bool]]) -> float:
 def at_rate(scenario: Scenario, rate: float) -> Scenario:
     """The same scenario with this mean rate of arrivals, in requests per second; a trace runs faster or slower.
 
-    Raises `ConfigError` for a rate that is not positive.
+    Raises `ConfigError` for a rate that is not positive, and for a trace that has none.
     """
-    if not rate > 0.0:
-        raise ConfigError(f"rate must be positive, but is {rate:g}", param="rate")
+    bound("rate", rate, most=MOST_RATE, above=True)
     workload = scenario.workload
     if workload.trace is not None:
         rows = list(msgspec.structs.replace(workload.trace, speed=1.0, repeat=False).rows())
-        own = len(rows) / max(1e-9, rows[-1].at_s)
-        trace = msgspec.structs.replace(workload.trace, speed=rate / own)
+        if rows[-1].at_s <= 0.0:
+            raise ConfigError(
+                f"trace {workload.trace.path} has no rate to scale: all its requests come at one moment", param="rate"
+            )
+        trace = msgspec.structs.replace(workload.trace, speed=rate / (len(rows) / rows[-1].at_s))
         changed = msgspec.structs.replace(workload, trace=trace)
     else:
         changed = msgspec.structs.replace(workload, arrivals=_with_rate(workload.arrivals, rate))

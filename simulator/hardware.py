@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import msgspec
 
 from contracts.errors import ConfigError
+from simulator.bounds import LONGEST_STEP_S, bound, bound_all
 from simulator.sourced import convert, known, read_numbers
 
 FOLDER = Path(__file__).parent / "hardware_files"
 WEIGHT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "float8": 1.0, "int8": 1.0}
 """Bytes of a weight by the dtype that the matrix units compute in."""
+_MOST = 1e24
+_MOST_TOGETHER = 1_000_000
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,18 +50,18 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the number."""
-        for name in ("memory_bytes", "memory_bytes_s", "link_bytes_s", "max_devices", "tile_tokens"):
-            self._check(name, 0.0 < getattr(self, name) < math.inf, "be positive")
-        for name in ("compute_share", "attention_share", "memory_share", "link_share", "memory_use"):
-            self._check(name, 0.0 < getattr(self, name) <= 1.0, "lie above 0 and not above 1")
-        for name in ("link_latency_s", "launch_s", "row_s", "layer_launch_s", "reserve_bytes", "bridge_bytes_s"):
-            self._check(name, 0.0 <= getattr(self, name) < math.inf, "not be negative")
-        self._check("flop_s", bool(self.flop_s) and not set(self.flop_s) - set(WEIGHT_BYTES), _DTYPES)
-        self._check("flop_s", all(0.0 < rate < math.inf for rate in self.flop_s.values()), "be positive")
-
-    def _check(self, name: str, holds: bool, must: str) -> None:
-        if not holds:
-            raise ConfigError(f"hardware {self.name}: {name} must {must}", param=f"hardware.{name}")
+        where = f"hardware {self.name}: "
+        bound_all(self, where, "memory_bytes", "memory_bytes_s", "link_bytes_s", most=_MOST, above=True)
+        bound_all(self, where, "max_devices", "tile_tokens", least=1, most=_MOST_TOGETHER)
+        shares = ("compute_share", "attention_share", "memory_share", "link_share", "memory_use")
+        bound_all(self, where, *shares, most=1.0, above=True)
+        bound_all(self, where, "link_latency_s", "launch_s", "row_s", "layer_launch_s", most=LONGEST_STEP_S)
+        bound_all(self, where, "reserve_bytes", "bridge_bytes_s", most=_MOST)
+        if not self.flop_s or set(self.flop_s) - set(WEIGHT_BYTES):
+            known = ", ".join(WEIGHT_BYTES)
+            raise ConfigError(f"{where}flop_s must hold dtypes of {known}", param="hardware.flop_s")
+        for rate in self.flop_s.values():
+            bound(f"{where}flop_s", rate, most=_MOST, above=True)
 
     def peak_flop_s(self, dtype: str) -> float:
         """Raises `ConfigError` when it does not compute in that dtype."""
@@ -67,9 +69,6 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             has = ", ".join(self.flop_s)
             raise ConfigError(f"hardware {self.name} does not compute in {dtype}; it has {has}", param="dtype")
         return self.flop_s[dtype]
-
-
-_DTYPES = f"hold dtypes of {', '.join(WEIGHT_BYTES)}"
 
 
 def hardware(name: str) -> Hardware:

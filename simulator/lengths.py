@@ -8,6 +8,7 @@ from random import Random
 import msgspec
 
 from contracts.errors import ConfigError
+from simulator.bounds import bound
 
 _KIND = "kind"
 MOST_TOKENS = 10_000_000
@@ -62,8 +63,8 @@ class LogNormal(
     most: int = 4096
 
     def __post_init__(self) -> None:
-        _require(self.median >= 1.0, "median", "must be at least 1")
-        _require(self.median <= self.mean < math.inf, "mean", "must be finite and at least the median")
+        bound("lengths: median", self.median, 1.0, MOST_TOKENS)
+        bound("lengths: mean", self.mean, self.median, MOST_TOKENS)
         _require(1 <= self.most <= MOST_TOKENS, "most", f"must be at least 1, at most {MOST_TOKENS}")
 
     @property

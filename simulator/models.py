@@ -7,10 +7,13 @@ from pathlib import Path
 import msgspec
 
 from contracts.errors import ConfigError
+from simulator.bounds import bound, bound_all
 from simulator.hardware import WEIGHT_BYTES
 from simulator.sourced import convert, known, read_numbers
 
 FOLDER = Path(__file__).parent / "model_files"
+MOST_SIZE = 100_000_000
+MOST_LAYERS = 10_000
 
 
 class Moe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,10 +32,10 @@ class Moe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the number."""
-        if not 0 < self.top_k <= self.num_experts or self.expert_size < 1:
-            raise ConfigError("moe: top_k and expert_size must be positive, top_k not above num_experts", param="moe")
-        if min(self.shared_size, self.dense_layers) < 0 or not 0.01 <= self.skew <= 1e6:
-            raise ConfigError("moe: shared_size, dense_layers must not be negative, skew 0.01 to 1e6", param="moe")
+        bound_all(self, "moe.", "num_experts", "expert_size", least=1, most=MOST_SIZE)
+        bound_all(self, "moe.", "shared_size", "dense_layers", most=MOST_SIZE)
+        bound("moe.top_k", self.top_k, 1, self.num_experts)
+        bound("moe.skew", self.skew, 0.01, 1e6)
 
     def covered(self, tokens: float) -> float:
         """How many experts of a layer so many tokens reach."""
@@ -51,9 +54,7 @@ class Mla(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the number."""
-        for name in self.__struct_fields__:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"mla.{name} must be at least 1", param=f"mla.{name}")
+        bound_all(self, "mla.", *self.__struct_fields__, least=1, most=MOST_SIZE)
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,8 +78,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Raises `ConfigError`, naming the number."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-                raise ConfigError(f"model {self.name}: {name} must be at least 1", param=f"model.{name}")
+            if isinstance(value, int) and not isinstance(value, bool):
+                bound(f"model {self.name}: {name}", value, 1, MOST_LAYERS if name == "num_layers" else MOST_SIZE)
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(f"model {self.name}: num_kv_heads must divide num_heads", param="model.num_kv_heads")
         if self.dtype not in WEIGHT_BYTES:

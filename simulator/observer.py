@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
-from contracts.errors import ConfigError, ErrorInfo
+from contracts.errors import ErrorInfo
 from contracts.plan import Outcome
 from contracts.views import ReplicaView
+from simulator.bounds import SHORTEST_S, bound_all
 from simulator.flight import Flight
+
+_LONGEST_S = 3600.0
 
 
 class Observer(Protocol):
@@ -50,7 +52,5 @@ class RouterTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
-        for name in self.__struct_fields__:
-            least = 0.0 if name == "message_s" else 1e-6
-            if not least <= getattr(self, name) < math.inf:
-                raise ConfigError(f"router.{name} must be positive", param=f"router.{name}")
+        bound_all(self, "router.", "message_s", most=_LONGEST_S)
+        bound_all(self, "router.", "tick_s", "silence_s", "hello_s", least=SHORTEST_S, most=_LONGEST_S)

@@ -161,6 +161,11 @@ class SimulatedReplica:
         """Whether nothing is heard or said now."""
         return self._clock.now < self._frozen_until
 
+    def stands_still(self, since_s: float) -> bool:
+        """Whether it is frozen, or has been in one step since then."""
+        step = self.core.state.in_flight
+        return self.frozen or (step is not None and step.started_at <= since_s)
+
     def forget(self, request_ids: Sequence[str]) -> None:
         """The router that asked for these is gone, or has lost us."""
         for request_id in request_ids:

@@ -13,7 +13,7 @@ class Clocks(msgspec.Struct, frozen=True, kw_only=True):
 
     `attained` counts requests that were refused or failed as missed. `usual`: TTFT ends with the first token, TPOT is
     the mean gap after it. `ecoserve`: the switch wait belongs to TTFT, and TPOT begins after it (EcoServe §4.1).
-    `met_p50`, `met_p90`, `met_p99`: whether that share of the requests was within both (design §2's attainment
+    `met_p50`, `met_p90`, `met_p99`: whether that share of the requests was within both (the attainment
     quantiles; without a request it was not).
     """
 

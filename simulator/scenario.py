@@ -11,16 +11,20 @@ from contracts.kv import DTYPE_BYTES, KVLayout
 from contracts.model import ModelSpec
 from contracts.phase import Role
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
+from simulator.bounds import COUNTLESS, LONGEST_S, LONGEST_STEP_S, MOST_BYTES_S, SHORTEST_S, bound, bound_all
 from simulator.changes import Add, Change, check_names
-from simulator.cost import CostModel, Fitted
+from simulator.cost import CostModel, Fitted, check_duration
+from simulator.lengths import MOST_TOKENS
 from simulator.observer import RouterTimes
-from simulator.workload import Workload
+from simulator.workload import MOST_REQUESTS, Workload
 
-_SHORTEST_S = 1e-6
 MOST_REPLICAS = 100_000
-MOST_REQUESTS = 100_000_000
-"""Of a run, as many as its rate lets expect or as it is told."""
-MOST_DURATION_S = 366 * 86_400.0
+MOST_BLOCKS = 100_000_000
+"""Of KV on one replica, whose core keeps a list of them."""
+_MOST_NOISE = 2.0
+_LONGEST_LATENCY_S = 60.0
+_LONGEST_BEAT_S = 3600.0
+_KV_MOST = {"num_layers": 10_000, "num_kv_heads": 10_000, "head_dim": 100_000, "block_size": 100_000}
 
 
 class KVShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,9 +38,8 @@ class KVShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
-        for name in ("num_layers", "num_kv_heads", "head_dim", "block_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"kv.{name} must be at least 1", param=f"kv.{name}")
+        for name, most in _KV_MOST.items():
+            bound(f"kv.{name}", getattr(self, name), 1, most)
         if self.dtype not in DTYPE_BYTES:
             raise ConfigError(f"kv.dtype must be one of {', '.join(DTYPE_BYTES)}", param="kv.dtype")
 
@@ -78,12 +81,14 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
-        for name in ("count", "num_blocks", "max_context"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"fleet.{name} must be at least 1", param=f"fleet.{name}")
-        for name in ("noise", "link_bytes_per_s", "turn_s"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"fleet.{name} must not be negative", param=f"fleet.{name}")
+        bound_all(self, "fleet.", "count", least=1, most=COUNTLESS)
+        bound_all(self, "fleet.", "num_blocks", least=1, most=MOST_BLOCKS)
+        bound_all(self, "fleet.", "max_context", least=1, most=2 * MOST_TOKENS)
+        bound_all(self, "fleet.", "noise", most=_MOST_NOISE)
+        bound_all(self, "fleet.", "link_bytes_per_s", most=MOST_BYTES_S)
+        bound_all(self, "fleet.", "turn_s", most=LONGEST_STEP_S)
+        for name in ("cost", "crowded", "believed"):
+            check_duration(getattr(self, name), f"fleet.{name}")
 
     @property
     def prefix(self) -> str:
@@ -123,8 +128,8 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
-        if self.most < 0 or not 0 <= self.least <= max(self.least, self.most) or not 0.0 <= self.provision_s < math.inf:
-            raise ConfigError("scaling: most, least and provision_s must not be negative", param="scaling")
+        bound_all(self, "scaling.", "most", "least", most=COUNTLESS)
+        bound_all(self, "scaling.", "provision_s")
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,8 +139,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `scheduling` and `cluster` are the settings of the two cores, as in `phaseserve up`. A view goes out every
     `heartbeat_s`, and earlier when something changed. `latency_s` is that of the network, one way. The first `warmup_s`
     are left out of the statistics; attainment over time is counted in windows of `window_s`. A run that has not ended
-    `patience_s` after its last arrival is an error. There are at most `MOST_REPLICAS`, those added later included,
-    `MOST_REQUESTS` and `MOST_DURATION_S`; a change names no replica that is not there at its moment.
+    `patience_s` after its last arrival is an error. There are at most `MOST_REPLICAS`, those added later included, and
+    `MOST_REQUESTS`, the last of which comes within a year. A change names no replica that is not there at its moment;
+    one whose moment comes after the end of the run does not happen.
     """
 
     fleet: tuple[Group, ...]
@@ -162,14 +168,19 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigError(f"two groups of the fleet are called {twice[0]}: give them names", param="fleet")
-        for name in ("duration_s", "heartbeat_s", "window_s", "patience_s"):
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} must be positive", param=name)
-        if self.heartbeat_s < _SHORTEST_S:
-            raise ConfigError(f"heartbeat_s must be at least {_SHORTEST_S:g}", param="heartbeat_s")
-        for name in ("latency_s", "warmup_s", "start_s"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} must not be negative", param=name)
+        bound("duration_s", self.duration_s, most=math.inf, above=True)
+        bound("seed", self.seed, -(2**63), 2**63 - 1)
+        bound("heartbeat_s", self.heartbeat_s, SHORTEST_S, _LONGEST_BEAT_S)
+        bound_all(self, "", "window_s", "patience_s", least=SHORTEST_S)
+        bound("latency_s", self.latency_s, most=_LONGEST_LATENCY_S)
+        bound("start_s", self.start_s, most=_LONGEST_BEAT_S)
+        bound("warmup_s", self.warmup_s)
+        if not self.workload.num_requests and self.warmup_s >= self.start_s + self.duration_s:
+            end_s = self.start_s + self.duration_s
+            raise ConfigError(
+                f"warmup_s is {self.warmup_s:g}, and requests arrive until {end_s:g} s: none would be counted",
+                param="warmup_s",
+            )
         for change in self.changes:
             _check_group(self.fleet, getattr(change, "group", 0), "changes")
         _check_group(self.fleet, self.scaling.group, "scaling")
@@ -182,13 +193,20 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         replicas = max(sum(group.count for group in self.fleet) + added, self.scaling.most)
         if replicas > MOST_REPLICAS:
             raise ConfigError(f"{replicas:,} replicas: a run has at most {MOST_REPLICAS:,}", param="fleet")
-        if self.duration_s > MOST_DURATION_S:
+        if self.duration_s > LONGEST_S:
             raise ConfigError(
-                f"duration_s is {self.duration_s:g}: a run has at most {MOST_DURATION_S:g} s", param="duration_s"
+                f"duration_s is {self.duration_s:g}: a run has at most {LONGEST_S:g} s", param="duration_s"
             )
         requests = self.workload.expected(self.duration_s)
         if requests > MOST_REQUESTS:
             raise ConfigError(f"about {requests:,.0f} requests: a run has at most {MOST_REQUESTS:,}", param="workload")
+        last_s = self.workload.span_s()
+        if last_s > LONGEST_S:
+            raise ConfigError(
+                f"{self.workload.num_requests:,} requests would take about {last_s:g} s to arrive: a run has at most"
+                f" {LONGEST_S:g} s",
+                param="workload",
+            )
 
 
 def _check_group(fleet: tuple[Group, ...], group: int, where: str) -> None:

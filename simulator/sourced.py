@@ -34,7 +34,7 @@ def read_numbers(folder: Path, name: str, what: str) -> tuple[dict[str, Any], di
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{what} {name}: {error.strerror}", param=what) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, not text, no path, a number without end
         raise ConfigError(f"{what} {name}: {error}", param=what) from error
     sources: dict[str, str] = {}
     return _values(tables, "", sources, f"{what} {name}"), sources

@@ -1,6 +1,6 @@
 """The data plane of all replicas: tickets, what is computed under them, links that come and go, in the cores' words.
 
-Layer by layer as in design §6: within a prefill step of duration T the KV of layer l is there at l*T/L. The flow of a
+Layer by layer: within a prefill step of duration T the KV of layer l is there at l*T/L. The flow of a
 chunk therefore gets its first layer's bytes at T/L, then bytes at the rate of compute, and the last layer's at T.
 """
 

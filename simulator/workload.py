@@ -6,7 +6,6 @@ scheduler sees token ids and a bound on the output, never the length that the ou
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
@@ -19,6 +18,7 @@ from contracts.errors import ConfigError
 from contracts.phase import Layout
 from contracts.request import Slo
 from simulator.arrivals import Arrivals, Gamma
+from simulator.bounds import COUNTLESS, bound, bound_all
 from simulator.lengths import MOST_TOKENS, Constant, Lengths
 from simulator.traces import MOONCAKE_BLOCK, Trace
 
@@ -30,6 +30,10 @@ _SHARED_IDS = 2**31
 MOST_PREFIXES = 1_000_000
 MOST_SKEW = 50.0
 MOST_PARTS = 100_000
+MOST_REQUESTS = 100_000_000
+"""Of a run, as many as its rate lets expect or as it is told."""
+_MOST_SHARE = 1e9
+_MOST_PRIORITY = 1_000_000
 
 
 class RequestClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,8 +47,11 @@ class RequestClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     layout: Layout | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.share < math.inf:
-            raise ConfigError("workload.classes.share must be positive", param="share")
+        """Raises `ConfigError`, naming the setting."""
+        bound("workload.classes.share", self.share, most=_MOST_SHARE, above=True)
+        bound("workload.classes.priority", self.priority, -_MOST_PRIORITY, _MOST_PRIORITY)
+        for name in self.slo.__struct_fields__:
+            bound(f"slo.{name}", getattr(self.slo, name), above=True)
 
 
 class SharedPrefixes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,12 +63,10 @@ class SharedPrefixes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     skew: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, least, most in (("count", 1, MOST_PREFIXES), ("tokens", 1, MOST_TOKENS), ("skew", 0, MOST_SKEW)):
-            if not least <= getattr(self, name) <= most:
-                raise ConfigError(
-                    f"workload.shared.{name} must be at least {least}, at most {most:g}",
-                    param=f"workload.shared.{name}",
-                )
+        """Raises `ConfigError`, naming the setting."""
+        bound_all(self, "workload.shared.", "count", least=1, most=MOST_PREFIXES)
+        bound_all(self, "workload.shared.", "tokens", least=1, most=MOST_TOKENS)
+        bound_all(self, "workload.shared.", "skew", most=MOST_SKEW)
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,13 +92,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     parts: int = 1
 
     def __post_init__(self) -> None:
+        """Raises `ConfigError`, naming the setting."""
         if not self.classes:
             raise ConfigError("workload.classes must hold one class or more", param="workload.classes")
-        for name in ("max_tokens", "max_prompt", "num_requests"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"workload.{name} must not be negative", param=f"workload.{name}")
-        if self.clients < 1:
-            raise ConfigError("workload.clients must be at least 1", param="workload.clients")
+        bound_all(self, "workload.", "max_tokens", "max_prompt", most=MOST_TOKENS)
+        bound_all(self, "workload.", "num_requests", most=COUNTLESS)
+        bound_all(self, "workload.", "clients", least=1, most=MOST_REQUESTS)
         if not 0 <= self.part < self.parts <= MOST_PARTS:
             raise ConfigError(
                 f"workload.part must lie between 0 and workload.parts, these be at most {MOST_PARTS}",
@@ -101,10 +105,15 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             )
 
     def expected(self, duration_s: float) -> float:
-        """About how many requests come in so many seconds; of a trace as many as it is told to take (0: not known)."""
-        if self.num_requests or self.trace is not None:
+        """About how many requests come in so many seconds, or as many as `num_requests` says. Raises `ConfigError` for
+        a trace that cannot be read."""
+        if self.num_requests:
             return float(self.num_requests)
-        return self.arrivals.expected(duration_s)
+        return (self.trace or self.arrivals).expected(duration_s)
+
+    def span_s(self) -> float:
+        """About how long it takes until `num_requests` have come; 0 without such a number. Raises as `expected`."""
+        return (self.trace or self.arrivals).span_s(self.num_requests) if self.num_requests else 0.0
 
 
 @dataclass(slots=True, frozen=True)

@@ -24,6 +24,7 @@ from experiments.load.command_line import (
     add_store,
     add_traces,
     add_workers,
+    end,
     out_folder,
     parser_of,
 )
@@ -108,4 +109,4 @@ def _run(options: argparse.Namespace, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end("auto", main)

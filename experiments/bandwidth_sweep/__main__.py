@@ -23,6 +23,7 @@ from experiments.bandwidth_sweep.store import Store, as_csv, write_whole
 from experiments.bandwidth_sweep.summary import Summary, summarize
 from experiments.bandwidth_sweep.table import table, verdict_text
 from experiments.bandwidth_sweep.workload import arrivals
+from experiments.load.command_line import end
 from experiments.load.machine import describe_machine
 from experiments.network.fleet import FleetError
 from experiments.network.lan import LanError, missing, reexec_as_own_root
@@ -117,4 +118,4 @@ def verdict_of(options: Options, store: Store, summaries: Sequence[Summary]) -> 
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end("bandwidth_sweep", lambda: main(sys.argv[1:]))

@@ -30,8 +30,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds. End to end: `ttft` to the first token, `tpot` from there, switch wait included. EcoServe's
     clock: `ready` (TTFT and switch wait), `decode_tpot` from there. `attained*` are the shares of all requests that met
     both targets on that clock, `goodput_per_s` those on EcoServe's by second of the arrivals. `hidden_share` is the
-    part of all transfers that cost no time, `planned_hidden_share` what the router had planned with (design §6); means
-    of the exposed part beside them, all None without a hand-off."""
+    part of all transfers that cost no time, `planned_hidden_share` what the router had planned with
+    (`scheduling.link_math`); means of the exposed part beside them, all None without a hand-off."""
 
     mode: str
     mbit_per_s: float

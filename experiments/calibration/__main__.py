@@ -38,7 +38,7 @@ from experiments.calibration.live import (
 )
 from experiments.calibration.report import FITTED, PICTURE, SLEEP, TABLE, draw, write_report
 from experiments.calibration.simulated import ROLES
-from experiments.load.command_line import add_out, add_seeds, out_folder, parser_of
+from experiments.load.command_line import add_out, add_seeds, end, out_folder, parser_of
 from experiments.macro_live.serving import Setup
 from simulator.cost_file import read_cost_file
 
@@ -175,4 +175,4 @@ def _say(words: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    end("calibration", lambda: run(sys.argv[1:]))

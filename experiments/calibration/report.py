@@ -50,7 +50,7 @@ def write_report(
         *_company(record),
         *(["", f"![quantiles, live across, simulated up]({PICTURE})"] if drawn else []),
         "",
-        "## Design §5's predictor, fitted to the profile",
+        "## The step-time predictor, fitted to the profile",
         "",
         *_part(record, found[FITTED]),
         "## A table over tokens, from the same profile",

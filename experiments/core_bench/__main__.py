@@ -7,7 +7,6 @@ With `--cluster` those of `ClusterCore.handle` instead, for one arrival, one vie
 
 from __future__ import annotations
 
-import argparse
 from time import perf_counter, thread_time
 
 from contracts.batch import Batch, SampledToken, StepResult
@@ -17,6 +16,7 @@ from contracts.replica_io import LeaseGranted, ReplicaAction, RequestArrived, Ru
 from contracts.request import Request, SamplingParams
 from contracts.views import StepCost
 from experiments.core_bench.cluster import FLEETS, report
+from experiments.load.command_line import end, parser_of
 from scheduling.config import ReplicaCoreConfig
 from scheduling.replica_core import ReplicaCore
 
@@ -73,7 +73,7 @@ def _quantiles(values: list[float]) -> str:
 
 def main() -> None:
     """One line per role, queue and number of running decodes."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.core_bench", description=__doc__)
+    parser = parser_of("core_bench", __doc__)
     parser.add_argument("--steps", type=int, default=400, help="measured calls per line")
     parser.add_argument("--running", type=int, nargs="+", default=[16, 64, 256], help="running decodes")
     parser.add_argument("--cluster", action="store_true", help="the cluster core instead")
@@ -95,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end("core_bench", main)

@@ -19,7 +19,7 @@ from experiments.crossover.picture import PICTURE, draw_map
 from experiments.crossover.report import write_csv, write_result
 from experiments.crossover.simulated import PICKS, Found, find
 from experiments.crossover.sites import HARDWARE, MODELS, Place, place
-from experiments.load.command_line import add_out, add_seeds, add_store, add_workers, out_folder, parser_of
+from experiments.load.command_line import add_out, add_seeds, add_store, add_workers, end, out_folder, parser_of
 
 HERE = Path(__file__).parent
 
@@ -64,4 +64,4 @@ def predicted(places: list[Place], replicas: int) -> list[Forecast]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end("crossover", main)

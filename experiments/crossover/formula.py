@@ -2,7 +2,7 @@
 
 A fleet of pools with its best whole-number ratio carries `min(P * p(b), D * d(b))` over links of `b` bytes/s, which
 grows with `b`; a fleet that serves requests whole carries the same whatever the link. The crossover is the least `b`
-at which the pools carry as much. The one-line rule (EcoServe, OSDI'26, table 3; design section 6): a prefill replica
+at which the pools carry as much. The one-line rule (EcoServe, OSDI'26, table 3): a prefill replica
 needs `prefill tokens/s * KV bytes/token` of its link.
 """
 

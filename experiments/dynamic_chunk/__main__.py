@@ -27,7 +27,7 @@ from experiments.dynamic_chunk.tables import (
     scan_lines,
     seeds_told,
 )
-from experiments.load.command_line import add_out, add_store, add_traces, add_workers, out_folder, parser_of
+from experiments.load.command_line import add_out, add_store, add_traces, add_workers, end, out_folder, parser_of
 from experiments.load.document import Document, command
 from simulator.drawing import missing, write_picture
 from simulator.grid import Case, Row, failed, run_grid
@@ -178,4 +178,4 @@ def _told(requests: int, seeds: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end("dynamic_chunk", main)

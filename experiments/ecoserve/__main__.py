@@ -25,7 +25,7 @@ from experiments.ecoserve.reading import reading
 from experiments.ecoserve.scan import COARSE_STEPS, QUICK_STEPS, Budget
 from experiments.ecoserve.seen import Seen
 from experiments.ecoserve.versions import chosen, commit_of
-from experiments.load.command_line import add_out, add_seeds, add_store, add_workers, out_folder, parser_of
+from experiments.load.command_line import add_out, add_seeds, add_store, add_workers, end, out_folder, parser_of
 from experiments.load.document import Document, command
 
 HERE = Path(__file__).parent
@@ -98,4 +98,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end("ecoserve", main)

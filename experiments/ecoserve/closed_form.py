@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from contracts.request import Slo
-from experiments.load.command_line import parser_of
+from experiments.load.command_line import end, parser_of
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 from scheduling.policies import policy
 from simulator.cost import Fitted
@@ -101,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end("ecoserve.closed_form", main)

@@ -20,6 +20,7 @@ from experiments.engine_bench.report import Report
 from experiments.engine_bench.server import PeerFailedError, Running, free_port, served
 from experiments.engine_bench.workloads import Figure, LoadFailedError, decode, poisson, prefill
 from experiments.load.client import Target
+from experiments.load.command_line import end
 from experiments.load.machine import describe_machine, peak_memory_bytes
 from experiments.load.prompts import PromptSource
 
@@ -150,4 +151,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end("engine_bench", lambda: main(sys.argv[1:]))

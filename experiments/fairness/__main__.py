@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from contracts.request import Slo
-from experiments.load.command_line import parser_of
+from experiments.load.command_line import end, parser_of
 from scheduling.config import ClusterCoreConfig
 from scheduling.fairness_config import FairnessConfig
 from simulator.report import Report
@@ -70,4 +70,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end("fairness", main)

@@ -19,6 +19,7 @@ from experiments.int8_quality.comparison import Comparison, Figures
 from experiments.int8_quality.prompts import user_messages
 from experiments.int8_quality.recording import RecordedEngine, Tokens, perplexity
 from experiments.int8_quality.texts import TEXTS
+from experiments.load.command_line import end
 from experiments.load.machine import describe_machine
 from router.chat_template import ChatTemplate
 
@@ -129,4 +130,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    end("int8_quality", lambda: main(sys.argv[1:]))

@@ -35,6 +35,7 @@ from experiments.k8s_discovery.processes import (
     running,
     write_kubeconfig,
 )
+from experiments.load.command_line import end
 from experiments.load.machine import cpu_seconds
 from experiments.load.origin import origin
 
@@ -202,4 +203,4 @@ def report(
 
 
 if __name__ == "__main__":
-    main()
+    end("k8s_discovery", main)

@@ -29,6 +29,7 @@ from engine.torch_executor import TorchExecutor
 from engine.weights import load_weights
 from experiments.engine_bench import roofline
 from experiments.kernel_bench.cases import CASES, Case, blocks_needed, step_inputs
+from experiments.load.command_line import end
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 16
@@ -110,4 +111,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    end("kernel_bench", lambda: main(sys.argv[1:]))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
+
+from simulator.exit_status import EXIT_REFUSED, exit_status
 
 RESULTS = Path("results")
 TRACES = Path("../shared/traces")
@@ -12,13 +16,26 @@ AZURE = "of the Azure LLM inference traces 2023 (github.com/Azure/AzurePublicDat
 MOONCAKE = "of the Mooncake traces (github.com/kvcache-ai/Mooncake)"
 
 
+class Parser(argparse.ArgumentParser):
+    """What is wrong on the command line is one line, and exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program."""
+        self.exit(EXIT_REFUSED, f"{self.prog}: {message}\n")
+
+
 def parser_of(name: str, text: str | None) -> argparse.ArgumentParser:
     """Of `python -m experiments.NAME`. `text` is the module's; its paragraphs are kept."""
-    return argparse.ArgumentParser(
+    return Parser(
         prog=f"python -m experiments.{name}",
         description=text,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def end(name: str, run: Callable[[], int | None]) -> NoReturn:
+    """Be `python -m experiments.NAME`, and end with what `run` returns, as `simulator.exit_status` says."""
+    sys.exit(exit_status(f"experiments.{name}", run))
 
 
 def add_out(parser: argparse.ArgumentParser, published: Path, what: str) -> None:

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from contracts.request import Slo
+from experiments.load.command_line import end
 from experiments.load.machine import describe_machine
 from experiments.macro_live.figures import Figures, figures
 from experiments.macro_live.serving import LAYOUTS, Setup, measured, serving
@@ -104,4 +105,4 @@ def _positive(word: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    end("macro_live", lambda: run(sys.argv[1:]))

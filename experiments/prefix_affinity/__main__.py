@@ -12,7 +12,7 @@ import msgspec
 
 from contracts.phase import Role
 from contracts.request import Slo
-from experiments.load.command_line import parser_of
+from experiments.load.command_line import end, parser_of
 from scheduling.config import ClusterCoreConfig
 from simulator.cost import Fitted
 from simulator.report import Report
@@ -79,4 +79,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end("prefix_affinity", main)

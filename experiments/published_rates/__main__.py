@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
+from experiments.load.command_line import end
 from experiments.load.origin import commit
 from experiments.published_rates.figures import CHECKED, FITTED, LOOSE, PROMPT, Figure, all_figures
 from simulator.files import write_whole
@@ -84,4 +85,4 @@ def _honest(figures: Sequence[Figure]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    end("published_rates", lambda: run(sys.argv[1:]))

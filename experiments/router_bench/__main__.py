@@ -26,6 +26,7 @@ from tokenizers import Tokenizer
 from contracts.phase import Role
 from engine.checkpoint.resolve import resolve_model
 from experiments.engine_bench.server import free_port
+from experiments.load.command_line import end
 from experiments.load.machine import busy_seconds, cpu_seconds, describe_machine
 from experiments.router_bench.added import added_by_router, read_tap
 from experiments.router_bench.report import row
@@ -113,4 +114,4 @@ def _print_seen(seen: Sequence[Seen]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end("router_bench", main)

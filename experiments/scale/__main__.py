@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from contracts.errors import ConfigError
-from experiments.load.command_line import RESULTS, add_out, add_traces, out_folder, parser_of
+from experiments.load.command_line import RESULTS, add_out, add_traces, end, out_folder, parser_of
 from experiments.load.document import Document, command
 from experiments.scale.cases import CODE, CONVERSATION
 from experiments.scale.measuring import NotMeasured, ours, vidur
@@ -133,4 +133,4 @@ def _run(job: Job, asked: Asked) -> Measured:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end("scale", main)

@@ -1,7 +1,8 @@
 """What is simulated: Llama-3-8B on A100-80GB cards, the Azure 2023 traces, one replica to ten thousand.
 
-Step times are design §5's formula with the coefficients that fit the roofline of that model and card best: the same
-numbers can be given to Vidur as its tables, so that both simulators spend the same virtual time on a step.
+Step times are the formula of `scheduling.step_cost` with the coefficients that fit the roofline of that model and card
+best: the same numbers can be given to Vidur as its tables, so that both simulators spend the same virtual time on a
+step.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from experiments.scale.store import Kept
 
 Rows = Sequence[Kept]
 NOTES = f"""\
-Model and hardware: {MODEL} on {HARDWARE}, step times by design §5's formula fitted to its roofline. Each run has a
-process of its own. `cpu` is the processor time of the run, which other work on the machine lengthens less than `wall`;
-`load` is the machine's load average when the run began. `used` is the share of their time in which replicas computed,
-`attained` the share of requests within both targets. A table holds runs of one version of the code; which, stands in
-its last column."""
+Model and hardware: {MODEL} on {HARDWARE}, step times by the formula of `scheduling.step_cost` fitted to its
+roofline. Each run has a process of its own. `cpu` is the processor time of the run, which other work on the machine
+lengthens less than `wall`; `load` is the machine's load average when the run began. `used` is the share of their time
+in which replicas computed, `attained` the share of requests within both targets. A table holds runs of one version of
+the code; which, stands in its last column."""
 
 _COLUMNS = "requests | wall s | cpu s | cpu us/request | events/s (cpu) | tokens out | used | attained | peak MB | load"
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contracts.errors import ConfigError
-from experiments.load.command_line import add_out, add_seeds, add_store, add_workers, out_folder, parser_of
+from experiments.load.command_line import add_out, add_seeds, add_store, add_workers, end, out_folder, parser_of
 from experiments.load.document import Document, command
 from experiments.slack_rules import choice
 from experiments.slack_rules.loads import LOADS, REPLICAS, VARIANTS, WHOLE, Load, cases
@@ -130,4 +130,4 @@ def _judged(judged: Sequence[choice.Judged]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end("slack_rules", main)

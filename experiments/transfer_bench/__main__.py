@@ -23,6 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from experiments.load.command_line import end
 from experiments.load.machine import describe_machine
 from experiments.network.lan import FRAME_SHARE, Lan, LanError, missing, reexec_as_own_root
 from experiments.transfer_bench.bench import Bench, Place
@@ -218,4 +219,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end("transfer_bench", lambda: main(sys.argv[1:]))

@@ -120,7 +120,7 @@ class Hiding:
 
     @property
     def predicted_exposed_s(self) -> float:
-        """Design §6, with latency."""
+        """The formula of `scheduling.link_math`, with latency."""
         return exposed_transfer_s(self.num_bytes, self.num_layers, self.prefill_s, self.bytes_per_s) + self.latency_s
 
     @property

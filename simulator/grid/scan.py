@@ -1,4 +1,4 @@
-"""Grids over the rate, and the goodput that their rows show (design §2: the range is scanned, never bisected)."""
+"""Grids over the rate, and the goodput that their rows show (the range is scanned, never bisected)."""
 
 from __future__ import annotations
 

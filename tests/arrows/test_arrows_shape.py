@@ -1,4 +1,4 @@
-"""The promises of design §3 and the style guide that no linter checks: size, names, and imports inside functions."""
+"""The promises about form that no linter checks: size, names, and imports inside functions."""
 
 from __future__ import annotations
 

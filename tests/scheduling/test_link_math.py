@@ -1,4 +1,4 @@
-"""The formula of design §6 against a two-stage pipeline simulated layer by layer."""
+"""The formula of `scheduling.link_math` against a two-stage pipeline simulated layer by layer."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_one_stream_gets_a_token_each_step() -> None:
 
 @pytest.mark.parametrize(("link_gbyte_s", "num_layers"), [(10.0, 10), (0.05, 10), (0.5, 10), (0.1, 1)])
 def test_a_hand_off_takes_what_the_two_stage_pipeline_says(link_gbyte_s: float, num_layers: int) -> None:
-    """Design §6: exposed = x + (L - 1) * max(0, x - t) + latency, x = n*k/(L*b), t = T_p/L."""
+    """Exposed = x + (L - 1) * max(0, x - t) + latency, x = n*k/(L*b), t = T_p/L."""
     prompt, prefill_s, rate = 400, 0.4, link_gbyte_s * 1e9
     kv = KVShape(num_layers=num_layers, num_kv_heads=8, head_dim=128)
     scenario = one(

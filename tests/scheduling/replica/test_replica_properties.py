@@ -1,4 +1,4 @@
-"""Random lives of one replica: whatever happens, design §8 holds after each event, and nothing is left at the end."""
+"""Random lives of one replica: after each event `scheduling.invariants` hold, and nothing is left at the end."""
 
 from __future__ import annotations
 

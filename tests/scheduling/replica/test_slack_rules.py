@@ -87,7 +87,7 @@ def test_mean_lets_the_crafted_pair_miss_and_min_does_not(replica_lab: Lab) -> N
 def test_no_prefill_makes_a_stream_miss_when_predictions_are_exact(
     replica_lab: Lab, role: Role, arrivals: list[Any]
 ) -> None:
-    """Design §8.7: from the start of any step with prefill, the next decode ends before every deadline then running."""
+    """From the start of any step with prefill, the next decode ends before every deadline then running."""
     config = ReplicaCoreConfig(overdue_after=1e6, max_gap_s=5.0, min_chunk=16)
     lab = replica_lab(role, num_blocks=256, block_size=16, config=config)
     promised: list[float] = []

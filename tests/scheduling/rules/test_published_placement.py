@@ -28,7 +28,7 @@ def fleet(cluster: Any, rule: str, slacks: dict[str, float | None], **changes: A
     return core
 
 
-# The released code, papers.md §1.6: (slack of current, prompts it has in this turn, prompt, slack of next) -> taken by
+# The released code, (slack of current, prompts it has in this turn, prompt, slack of next) -> taken by
 ARTIFACT = [
     # 1. min(S_TTFT if the window has members, max slack) > t_total: stay
     ("room within slack", 0.5, [], 400, 9.0, "a"),

@@ -185,7 +185,7 @@ def test_under_min_no_prefill_makes_a_stream_miss_whether_windows_are_cut_or_not
 
 
 def test_crafted_pair_mean_pays_with_the_tight_stream_and_min_does_not(replica_lab: Lab) -> None:
-    """Slacks {0, 2t} and a prompt of t: the mean is t, so Algorithm 1 lets it in (papers.md, 1.14.2)."""
+    """Slacks {0, 2t} and a prompt of t: the mean is t, so Algorithm 1 lets it in."""
     late = {}
     for rule in ("min", "mean", "ecoserve_paper"):
         config = ReplicaCoreConfig(admission=rule, max_gap_s=10.0, overdue_after=100.0, max_chunk=256)
