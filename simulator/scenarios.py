@@ -3,9 +3,9 @@
     small(alternating=2, rate=4.0, **deployed("qwen2-72b", "l20", tp=8))
 
 Sources of the costs: EcoServe (OSDI'26), tables 2 and 3: CodeLlama2-34B on L20 cards, KV bytes per token and prefill
-tokens per second; the decode terms are assumptions. Lengths: its table 4, means of prompts and outputs in tokens; the medians
-are from memory of its first version. LongBench's prompts have the mean 2686.89 and the median 2736.5 there, which no
-lognormal has: the two stand for each other here, 2 % apart.
+tokens per second; the decode terms are assumptions. Lengths: its table 4, means of prompts and outputs in tokens; the
+medians are from memory of its first version. LongBench's prompts have the mean 2686.89 and the median 2736.5 there,
+which no lognormal has: the two stand for each other here, 2 % apart.
 """
 
 from __future__ import annotations
