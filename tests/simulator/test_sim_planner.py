@@ -52,7 +52,9 @@ def test_a_link_that_loses_most_of_its_rate_is_answered_within_30_s() -> None:
     scenario = planned(prefill=2, decode=2, rate=3.5, duration_s=150.0, slo=Slo(ttft_s=2.0, tpot_s=0.1))
     report = simulate(msgspec.structs.replace(scenario, changes=(lost,)))
     changed = [change.at_s for change in report.roles if change.at_s > 1.0]
-    assert all(at_s < 70.0 for at_s in changed)
+    assert changed, "the link is what these pools live on"
+    assert 40.0 < min(changed)
+    assert max(changed) < 70.0
     assert attained(report, 70.0) >= 0.97
 
 
