@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 
 from contracts.request import Slo
+from experiments.crossover.loads import demand_of
 from experiments.crossover.sites import place
-from scheduling.fleet_workload import LONG_PROMPT, Demand
+from scheduling.fleet_workload import Demand
 from simulator.changes import Change, SetLink
 from simulator.deployment import Deployment
 from simulator.links import BYTES_PER_GBIT
@@ -67,15 +68,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         """As the planner's closed forms want it; what is cached of prompts left out of account."""
         rows = list(self.trace.rows())
         prompts = [float(min(row.prompt_tokens, MOST_PROMPT)) for row in rows]
-        mean, spread = statistics.fmean(prompts), statistics.pstdev(prompts)
-        return Demand(
-            rate=1.0,
-            prompt_tokens=mean,
-            long_prompt_tokens=min(LONG_PROMPT * mean, mean + 1.3 * spread),
-            sent_tokens=mean,
-            output_tokens=statistics.fmean(row.output_tokens for row in rows),
-            slo=self.slo,
-        )
+        outputs = statistics.fmean(row.output_tokens for row in rows)
+        return demand_of(statistics.fmean(prompts), statistics.pstdev(prompts), outputs, self.slo)
 
 
 TIGHT, USUAL, LONG = Slo(ttft_s=2.0, tpot_s=0.05), Slo(ttft_s=5.0, tpot_s=0.1), Slo(ttft_s=15.0, tpot_s=0.1)

@@ -30,16 +30,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def demand(self) -> Demand:
-        """As the planner's closed forms want it (`scheduling.fleet_workload` says what a long prompt is)."""
+        """As the planner's closed forms want it."""
         mean, spread = _moments(self.prompt)
-        return Demand(
-            rate=1.0,
-            prompt_tokens=mean,
-            long_prompt_tokens=min(LONG_PROMPT * mean, mean + 1.3 * spread),
-            sent_tokens=mean,
-            output_tokens=_moments(self.output)[0],
-            slo=self.slo,
-        )
+        return demand_of(mean, spread, _moments(self.output)[0], self.slo)
 
 
 LOADS = (
@@ -68,6 +61,19 @@ LOADS = (
         slo=Slo(ttft_s=15.0, tpot_s=0.1),
     ),
 )
+
+
+def demand_of(prompt_tokens: float, spread_tokens: float, output_tokens: float, slo: Slo) -> Demand:
+    """One request a second with prompts of this mean and standard deviation, of which nothing is cached. What a long
+    prompt is, as `scheduling.fleet_workload` has it."""
+    return Demand(
+        rate=1.0,
+        prompt_tokens=prompt_tokens,
+        long_prompt_tokens=min(LONG_PROMPT * prompt_tokens, prompt_tokens + 1.3 * spread_tokens),
+        sent_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        slo=slo,
+    )
 
 
 def _cut(lengths: LogNormal, most: int) -> LogNormal:
