@@ -1,6 +1,6 @@
 """The roofline beside published figures: one set of constants for each kind of hardware, all residuals shown.
 
-python -m experiments.published_rates          prints the table and writes RESULT.md beside this file
+python -m experiments.published_rates          prints the table, writes RESULT.md and the picture beside this file
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from statistics import fmean
 from experiments.load.command_line import end
 from experiments.load.origin import commit
 from experiments.published_rates.figures import CHECKED, FITTED, LOOSE, PROMPT, Figure, all_figures
+from experiments.published_rates.picture import PICTURE, draw
+from simulator.drawing import missing, write_picture
 from simulator.files import write_whole
 
 RESULT = Path(__file__).parent / "RESULT.md"
@@ -30,15 +32,18 @@ def run(words: list[str]) -> int:
     parser.add_argument("--no-report", action="store_true", help="print only")
     options = parser.parse_args(words)
     figures = all_figures()
-    text = "\n".join(report(figures, commit())) + "\n"
+    drawn = missing() is None
+    text = "\n".join(report(figures, commit(), drawn)) + "\n"
     print(text, end="")
     if not options.no_report:
+        if drawn:
+            write_picture(RESULT.with_name(PICTURE), draw(figures))
         write_whole(RESULT, text.encode())
     return 0
 
 
-def report(figures: Sequence[Figure], at: str) -> list[str]:
-    """The lines of RESULT.md; `at` is the commit."""
+def report(figures: Sequence[Figure], at: str, drawn: bool) -> list[str]:
+    """The lines of RESULT.md; `at` is the commit, `drawn` whether there is a picture."""
     lines = [
         "# The roofline beside published figures",
         "",
@@ -56,10 +61,16 @@ def report(figures: Sequence[Figure], at: str) -> list[str]:
     for one in figures:
         sign = {"below": "≤ ", "above": "≥ "}.get(one.bound, "")
         lines.append(
-            f"| {one.what} | {one.source} | {one.use} | {sign}{one.published:,.4g} {one.unit} |"
+            f"| {one.name} | {one.source} | {one.use} | {sign}{one.published:,.4g} {one.unit} |"
             f" {one.ours:,.4g} {one.unit} | {one.residual:+.0%} |"
         )
-    return [*lines, "", *_honest(figures)]
+    picture = [
+        "",
+        f"![residuals of all figures]({PICTURE})",
+        "",
+        "Simulated against printed; the shaded band is 10 % to either side. A bound that is met has no residual.",
+    ]
+    return [*lines, *(picture if drawn else []), "", *_honest(figures)]
 
 
 def _honest(figures: Sequence[Figure]) -> list[str]:
@@ -69,7 +80,7 @@ def _honest(figures: Sequence[Figure]) -> list[str]:
         worst = max(mine, key=lambda one: abs(one.residual))
         words.append(
             f"- {use}: mean residual without its sign {fmean(abs(one.residual) for one in mine):.0%} of {len(mine)};"
-            f" farthest off: {worst.what} ({worst.residual:+.0%})."
+            f" farthest off: {worst.name} ({worst.residual:+.0%})."
         )
     return [
         *words,

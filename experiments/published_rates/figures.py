@@ -19,15 +19,22 @@ whether the set-up that the paper measured is not known well enough for more tha
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """`published` and `ours` in `unit`. A `bound` above or below is met when ours lies on its side of `published`."""
+    """`published` and `ours` in `unit`; `where` is the set-up that several figures of a source share. A `bound` above
+    or below is met when ours lies on its side of `published`."""
 
     what: str
+    where: str = ""
     source: str
     unit: str
     published: float
     ours: float
     use: str
     bound: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is, and of which set-up."""
+        return f"{self.what}, {self.where}" if self.where else self.what
 
     @property
     def residual(self) -> float:
@@ -77,13 +84,12 @@ def _prefill_rates() -> list[Figure]:
 
 
 def _steps() -> list[Figure]:
-    """DCP's model is Qwen2.5-32B; Qwen3-32B has its size (64 layers of 5120) and stands for it."""
-    cost = Roofline(model="qwen3-32b", hardware="a100-40", pp=4)
+    cost = Roofline(model="qwen2.5-32b", hardware="a100-40", pp=4)
 
     def ratio(large: StepShape, small: StepShape) -> float:
         return cost.step_s(large) / cost.step_s(small)
 
-    where = "32B on 4 A100-40GB, PP4"
+    where = "Qwen2.5-32B on 4 A100-40GB, PP4"
     rows = (
         ("decode batch of 128 to one of 96", 1.05, ratio(decodes(128, 300), decodes(96, 300)), "ratio", FITTED),
         ("decode batch of 160 to one of 128", 1.31, ratio(decodes(160, 300), decodes(128, 300)), "ratio", FITTED),
@@ -95,7 +101,7 @@ def _steps() -> list[Figure]:
         ("P90 iteration with chunks of 512", 51.68, 1e3 * max(cost.stage_times_s(prefill(512, 1024))), "ms", LOOSE),
     )  # fmt: skip
     return [
-        Figure(what=f"{what}, {where}", source=DCP, unit=unit, published=published, ours=ours, use=use)
+        Figure(what=what, where=where, source=DCP, unit=unit, published=published, ours=ours, use=use)
         for what, published, ours, unit, use in rows
     ]
 
@@ -117,7 +123,7 @@ def _chunks() -> list[Figure]:
         ("chunks of 2048 longer than the whole, about none: at most", 5.0, overhead(2048), "below", CHECKED),
     )
     return [
-        Figure(what=f"{what}, {where}", source=SARATHI, unit="%", published=published, ours=ours, use=use, bound=bound)
+        Figure(what=what, where=where, source=SARATHI, unit="%", published=published, ours=ours, use=use, bound=bound)
         for what, published, ours, bound, use in rows
     ]
 
@@ -125,10 +131,10 @@ def _chunks() -> list[Figure]:
 def _experts() -> list[Figure]:
     of = model("qwen3-30b-a3b")
     assert of.moe is not None
-    moe = of.moe
+    moe, name = of.moe, "Qwen3-30B-A3B"
     found = [
         Figure(
-            what=f"experts reached by a decode batch of {batch}, Qwen3-30B-A3B", source=LAYERED, unit="%",
+            what=f"experts reached by a decode batch of {batch}", where=name, source=LAYERED, unit="%",
             published=share, ours=100.0 * moe.covered(batch) / moe.num_experts, use=FITTED, bound=bound,
         )
         for batch, share, bound in ((16, 50.0, "below"), (64, 70.0, "below"), (128, 86.3, ""))
@@ -139,7 +145,7 @@ def _experts() -> list[Figure]:
         reached = full * moe.covered(chunk) + (moe.covered(rest) if rest else 0.0)
         found.append(
             Figure(
-                what=f"experts' weights read for a prompt of {prompt} in chunks of {chunk}, Qwen3-30B-A3B",
+                what=f"experts' weights read for a prompt of {prompt} in chunks of {chunk}", where=name,
                 source=LAYERED, unit="GB", published=gb, ours=reached * of.num_layers * expert_gb, use=CHECKED,
             )
         )  # fmt: skip
@@ -149,7 +155,7 @@ def _experts() -> list[Figure]:
         step.add_decodes(32, 32 * prompt)
         found.append(
             Figure(
-                what=f"P99 time between tokens with chunks of {chunk}, Qwen3-30B-A3B on 2 H100 (here: 32 streams)",
+                what=f"P99 time between tokens with chunks of {chunk}", where=f"{name} on 2 H100 (here: 32 streams)",
                 source=LAYERED, unit="ms", published=ms, ours=1e3 * cost.step_s(step), use=LOOSE,
             )
         )  # fmt: skip
@@ -176,14 +182,14 @@ def _cpu() -> list[Figure]:
         where = f"SmolLM2-135M {dtype}, 2 cores with AMX"
         found += [
             Figure(
-                what=f"prefill of {tokens}, {where} ({role})", source=OURS, unit="tokens/s", published=tokens_s,
+                what=f"prefill of {tokens} ({role})", where=where, source=OURS, unit="tokens/s", published=tokens_s,
                 ours=tokens / _chunked_s(cost, tokens), use=FITTED,
             )
             for tokens, tokens_s, role in prefills
         ]  # fmt: skip
         found += [
             Figure(
-                what=f"decode step of {streams}, {where} ({role})", source=OURS, unit="ms", published=ms,
+                what=f"decode step of {streams} ({role})", where=where, source=OURS, unit="ms", published=ms,
                 ours=1e3 * cost.step_s(decodes(streams, 512 + 32)), use=FITTED,
             )
             for streams, ms, role in rows

@@ -166,8 +166,8 @@ def test_steps_of_tiles() -> None:
 
 
 def test_dcp_saw_these_steps() -> None:
-    """DCP (OSDI'26), 4 A100-40GB: decode batches of 96, 128 and 160; 129 tokens take as long as 256."""
-    pipeline = Roofline(model="qwen3-32b", hardware="a100-40", pp=4)
+    """DCP (OSDI'26), Qwen2.5-32B on 4 A100-40GB: decode batches of 96, 128 and 160; 129 tokens take as long as 256."""
+    pipeline = Roofline(model="qwen2.5-32b", hardware="a100-40", pp=4)
 
     def decodes(rows: int) -> float:
         shape = StepShape()
