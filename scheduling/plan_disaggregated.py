@@ -115,15 +115,16 @@ def _best_pair(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candid
 def pair_candidate(ask: Ask, giver: Load, taker: Load, link: LinkView, config: ClusterCoreConfig) -> Candidate:
     """The disaggregated plan on one pair, with its prediction and cost.
 
-    The decode replica reserves between two of its steps, while the prefill replica works on its backlog. The link is
-    shared by the transfers in flight, and carries the KV of the prompts that are computed before this one first.
+    The decode replica reserves while its step runs, so that only the prefill replica's own work comes before the prompt;
+    the stream joins between two steps. The link is shared by the transfers in flight, and carries the KV of the prompts
+    that are computed before this one first.
     """
     age_s = link.age_s + max(0.0, ask.now - giver.viewed_at)
     measured = cautious_rate(link, age_s, config.link_caution, config.link_spread_per_s)
     rate = config.link_unmeasured_bytes_per_s if measured is None else measured
     step_in_flight_s = taker.decode_step_s if taker.running else 0.0
     prefill_s = prefill_on_s(ask, giver, config.prefill_chunk)
-    start_s = max(step_in_flight_s, giver.backlog_s + guarded_wait_s(ask, giver, prefill_s))
+    start_s = giver.backlog_s + guarded_wait_s(ask, giver, prefill_s)
     skipped = min(ask.cached_on(taker.replica_id), ask.prompt_tokens - 1)
     num_bytes = (handoff_tokens(ask, giver.block_size) - skipped) * giver.kv_bytes_per_token
     ahead = giver.waiting_tokens * giver.kv_bytes_per_token + link.bytes_in_flight

@@ -86,3 +86,10 @@ def test_near_the_knee_mixed_replicas_tell_what_comes() -> None:
     assert report.usual.ttft_s.p90 > 3.0
     assert report.prediction_error.p50 < 0.15
     assert report.usual.attained > 0.92
+
+
+def test_a_prompt_handed_over_does_not_wait_for_the_step_of_the_replica_that_will_decode_it() -> None:
+    """Its blocks there are reserved while that step runs."""
+    report = simulate(small(prefill=1, decode=2, rate=2.0, duration_s=15.0, noise=0.0))
+    assert report.prediction_error.p50 < 0.05
+    assert report.usual.attained == 1.0
