@@ -115,9 +115,9 @@ def _best_pair(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candid
 def pair_candidate(ask: Ask, giver: Load, taker: Load, link: LinkView, config: ClusterCoreConfig) -> Candidate:
     """The disaggregated plan on one pair, with its prediction and cost.
 
-    The decode replica reserves while its step runs, so that only the prefill replica's own work comes before the prompt;
-    the stream joins between two steps. The link is shared by the transfers in flight, and carries the KV of the prompts
-    that are computed before this one first.
+    The decode replica reserves while its step runs, so that only the prefill replica's own work comes before the
+    prompt; the stream joins between two steps. The link is shared by the transfers in flight, and carries the KV of the
+    prompts that are computed before this one first.
     """
     age_s = link.age_s + max(0.0, ask.now - giver.viewed_at)
     measured = cautious_rate(link, age_s, config.link_caution, config.link_spread_per_s)
