@@ -1,8 +1,10 @@
-"""Run every rule under every load, judge, and write RESULT.md.
+"""Run every rule under every load, judge, and write RESULT.md and a picture.
 
     python -m experiments.slack_rules [--quick] [--seeds 2] [--workers 1]
+    python -m experiments.slack_rules --stored [--version HASH]
 
-Rows are kept: a run that was stopped goes on where it was. About 15 minutes on one core.
+Rows are kept: a run that was stopped goes on where it was. About 15 minutes on one core. With `--stored` nothing is
+run: rows of the one version of the code that the store holds are shown, or of `--version`.
 """
 
 from __future__ import annotations
@@ -12,31 +14,46 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from contracts.errors import ConfigError
+from experiments.ecoserve.versions import chosen, commit_of, stored
 from experiments.load.command_line import add_out, add_seeds, add_store, add_workers, end, out_folder, parser_of
 from experiments.load.document import Document, command
 from experiments.slack_rules import choice
 from experiments.slack_rules.loads import LOADS, REPLICAS, VARIANTS, WHOLE, Load, cases
+from experiments.slack_rules.picture import PICTURE, draw_rules
 from experiments.slack_rules.reading import reading
 from scheduling.config import ReplicaCoreConfig
-from simulator.grid import Row, Value, failed, run_grid
+from simulator.grid import Case, Row, Value, failed, run_grid
+from simulator.grid.case import key_of
 from simulator.report import Report
 
 HERE = Path(__file__).parent
 SETTINGS = ReplicaCoreConfig()
 DEFAULT = SETTINGS.admission + ("" if SETTINGS.window_chunking else WHOLE)
 TABLE = "Attained by rule and load"
+DRAWN = "In one picture"
 JUDGED = "Which rule is the default"
+_PICTURED = (
+    f"![share within both targets by rule and load]({PICTURE})",
+    "",
+    "The mean of both clocks, as the criterion below takes it; in bold the best, of those cut and of those whole.",
+)
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Print tables as they come."""
     parser = _parser()
     arguments = parser.parse_args(words)
-    out = out_folder(parser, arguments, HERE)
+    if arguments.version and not arguments.stored:
+        parser.error("--version goes with --stored")
     told = command("experiments.slack_rules", sys.argv[1:] if words is None else words)
     try:
-        _run(arguments, Document(out / "RESULT.md", "Slack rules", told))
+        version = chosen(arguments.store, arguments.version) if arguments.stored else ""
+        rows_of = f"{commit_of(version) or 'unknown'} (code {version})" if version else ""
+        out = out_folder(parser, arguments, HERE)
+        _run(arguments, Document(out / "RESULT.md", "Slack rules", told, rows_of), version)
     except ConfigError as error:
         print(f"experiments.slack_rules: {error}", file=sys.stderr)
         return 2
@@ -46,15 +63,20 @@ def main(words: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("slack_rules", __doc__)
     parser.add_argument("--quick", action="store_true", help="two rules, one load, short runs: whether it works at all")
+    parser.add_argument("--stored", action="store_true", help="show what the store holds, run nothing")
+    parser.add_argument("--version", default="", help="with --stored: of this version of the code, or this commit")
     add_seeds(parser, 2, "runs of each rule under each load")
     add_workers(parser)
     add_store(parser, "slack_rules")
-    add_out(parser, HERE, "RESULT.md")
+    add_out(parser, HERE, "RESULT.md and the picture")
     return parser
 
 
-def _run(arguments: argparse.Namespace, document: Document) -> None:
-    """Raises `ConfigError` for a store that cannot be used."""
+def _run(arguments: argparse.Namespace, document: Document, version: str) -> None:
+    """With a `version`, of stored rows: a rule that lacks some is told as not run.
+
+    Raises `ConfigError` for a store that cannot be used.
+    """
     variants, loads, shortened = (("min", "max"), LOADS[:1], 0.2) if arguments.quick else (VARIANTS, LOADS, 1.0)
     document.section("What was done", *_told(arguments.seeds))
     document.section(TABLE, *_head(loads))
@@ -63,15 +85,30 @@ def _run(arguments: argparse.Namespace, document: Document) -> None:
     rows: dict[str, list[Row]] = {}
     for variant in variants:
         grid = [case for load in loads for case in cases(variant, load, arguments.seeds, shortened)]
-        found = run_grid(grid, arguments.store, workers=arguments.workers, progress=False, extra=overdraft)
+        if version:
+            found = _stored(grid, arguments.store, version)
+            if len(found) < len(grid):
+                continue
+        else:
+            found = run_grid(grid, arguments.store, workers=arguments.workers, progress=False, extra=overdraft)
         rows[variant] = [row for row in found if not row.error]
         document.section(TABLE, _line(variant, rows[variant], loads))
         for row in failed(found):
             document.section(TABLE, f"`{variant}` under {row['load']}: {row.error}")
+        if draw_rules(rows, DEFAULT, document.beside(PICTURE)):
+            document.replace(DRAWN, *_PICTURED)
         judged = choice.judge(rows, DEFAULT) if DEFAULT in rows else []
         document.replace(JUDGED, *_judged(judged))
         document.replace("What it says", *reading(rows, judged, DEFAULT))
         document.done(variant)
+
+
+def _stored(grid: Sequence[Case], store: Path, version: str) -> list[Row]:
+    """Those of the cases that the store has of that version."""
+    kept = stored(store)
+    keys = [key_of(case.scenario, overdraft, version) for case in grid]
+    pairs = zip(keys, grid, strict=True)
+    return [msgspec.structs.replace(kept[key], labels=case.labels) for key, case in pairs if key in kept]
 
 
 def overdraft(report: Report) -> dict[str, Value]:

@@ -72,7 +72,7 @@ def test_a_quick_run_does_not_write_over_what_is_published(tmp_path: Path, monke
     assert calibration(["--quick"]).out == Path("results/calibration-quick")
 
 
-@pytest.mark.parametrize("name", ["scale", "ecoserve"])
+@pytest.mark.parametrize("name", ["scale", "ecoserve", "slack_rules"])
 def test_of_an_empty_store_nothing_is_shown(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = tmp_path / "RESULT.md"
     result.write_text("what was found\n")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import pytest
 
+from experiments.slack_rules.__main__ import main, overdraft
 from experiments.slack_rules.choice import choose, judge
 from experiments.slack_rules.loads import LOADS, VARIANTS, cases
+from experiments.slack_rules.picture import draw_rules, panels, rules_of
 from experiments.slack_rules.reading import reading
 from scheduling.admission_rules import parse_rule
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 from simulator.grid import Row
+from simulator.grid.case import key_of
 
 
 def _rows(values: dict[str, tuple[float, float]]) -> list[Row]:
@@ -84,3 +90,40 @@ def test_what_the_table_says_is_computed_from_it() -> None:
     alone = {"min": rows["min"]}
     assert "stays the default; no other rule was run" in reading(alone, judge(alone, "min"), "min")[0]
     assert reading({"max": rows["max"]}, [], "min") == ["Nothing to compare yet."]
+
+
+def test_the_picture_has_every_rule_over_all_loads_and_under_each(tmp_path: Path) -> None:
+    rows = {
+        "min": _rows({"a": (0.9, 0.8), "b": (0.7, 0.7)}),
+        "max": _rows({"a": (0.8, 0.8), "b": (0.9, 0.9)}),
+        "min, whole": _rows({"a": (0.5, 0.6), "b": (0.75, 0.75)}),
+        "max, whole": _rows({"a": (1.0, 1.0)}),
+    }
+    shown = panels(rows)
+    assert [panel.title for panel in shown] == ["Mean over all loads", "a", "b"]
+    assert shown[0].cut == pytest.approx({"min": 77.5, "max": 85.0})
+    assert shown[0].whole == pytest.approx({"min": 65.0})  # one load of two is no mean over all
+    assert shown[1].whole == pytest.approx({"min": 55.0, "max": 100.0})
+    assert rules_of(shown) == ["max", "min"]
+    assert not draw_rules({"min": []}, "min", tmp_path / "none.png")
+    assert list(tmp_path.iterdir()) == []
+    pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
+    assert draw_rules(rows, "min", tmp_path / "rules.png")
+    assert (tmp_path / "rules.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_stored_rows_are_shown_as_those_of_their_version_and_what_lacks_some_as_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.slack_rules.__main__.commit_of", {"5ee5": "abc1234"}.get)
+    figures = {"usual.attained": 0.75, "ecoserve.attained": 0.5, "overdraft_s": 2.0, "longest_gap_s.p99": 1.0}
+    grid = [case for rule in ("min", "max") for case in cases(rule, LOADS[0], 2, 0.2)][:3]
+    rows = [Row(key=key_of(one.scenario, overdraft, "5ee5"), labels=one.labels, figures=figures) for one in grid]
+    store = tmp_path / "rows.jsonl"
+    store.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    assert main(["--stored", "--quick", "--store", str(store), "--out", str(tmp_path)]) == 0
+    text = (tmp_path / "RESULT.md").read_text()
+    assert "rows of commit abc1234 (code 5ee5), shown by" in text
+    assert "| `min` | 75.0 / 50.0 | 1.00 s | 4.0 s |" in text
+    assert "| `max` |" not in text
+    assert text.split("## Not run")[1].split() == ["-", "`max`"]
