@@ -23,6 +23,7 @@ from contracts.phase import Role
 from contracts.request import Slo
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 from simulator import scenarios
+from simulator.bounds import MOST_BYTES_S, bound
 from simulator.goodput import at_rate
 from simulator.layouts import laid_out
 from simulator.lengths import Lengths
@@ -90,10 +91,13 @@ def check_target(option: str, path: Path | None) -> None:
     """Raises `ConfigError` when no file can be made there."""
     if path is None:
         return
-    if not path.parent.is_dir():
-        raise ConfigError(f"{option}: there is no folder {path.parent}", param=option)
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"{option}: {path} cannot be written", param=option)
+    try:
+        if not path.parent.is_dir():
+            raise ConfigError(f"{option}: there is no folder {path.parent}", param=option)
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise ConfigError(f"{option}: {path} cannot be written", param=option)
+    except (OSError, ValueError) as error:  # too long, or no path at all
+        raise ConfigError(f"{option}: {getattr(error, 'strerror', error)}", param=option) from error
 
 
 def _base(settings: Settings, given: dict[str, Any], asked: Asked) -> Scenario:
@@ -126,8 +130,7 @@ def _machines(scenario: Scenario, asked: Asked) -> Scenario:
     elif any(value is not None for value in (asked.model, asked.hardware, asked.tp, asked.pp)):
         raise ConfigError("a model is deployed on hardware: name --model and --hardware", param="--model")
     if asked.link_gbit_s is not None:
-        if not 0.0 <= asked.link_gbit_s < math.inf:
-            raise ConfigError(f"the link rate must not be negative, but is {asked.link_gbit_s:g}", param="--link-rate")
+        bound("--link-rate", asked.link_gbit_s, most=MOST_BYTES_S / BYTES_PER_GBIT)
         changes["link_bytes_per_s"] = asked.link_gbit_s * BYTES_PER_GBIT
     fleet = tuple(msgspec.structs.replace(group, **changes) for group in scenario.fleet)
     return msgspec.structs.replace(scenario, fleet=fleet)

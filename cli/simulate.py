@@ -130,6 +130,8 @@ def run(words: list[str]) -> int:
     target = None if arguments.json in (None, "-") else Path(arguments.json)
     for option, path in (("--json", target), ("--timeline", arguments.timeline)):
         check_target(option, path)
+    if target is not None and target == arguments.timeline:
+        raise ConfigError(f"--json and --timeline both name {target}", param="--json")
     timeline = None
     if arguments.timeline is not None:
         reason = missing()

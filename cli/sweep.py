@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from cli.asked import Parser
+from cli.asked import Parser, check_target
 from cli.overlay import parse_assignment, read_toml
 from cli.supervisor import module_command
 from cli.sweep_axes import AXES, Label, cases_of, label_of, parse_variation, values_of, variations_of
@@ -42,6 +42,7 @@ from simulator.grid.tables import as_csv, as_parquet, columns_of, goodput_column
 PROGRAM = "experiments.bandwidth_sweep"
 LIVE = "--live"
 EXIT_FAILED = 1
+TABLES = ("sweep.csv", "sweep.parquet", "goodput.csv")
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +78,9 @@ def run(words: list[str]) -> int:
         if reason is not None and not unwanted:
             raise ConfigError(f"{reason} (or say {option})", param=option)
     store = grid.out / "rows.jsonl"
+    if grid.out.is_dir():
+        for name in TABLES:
+            check_target("--out", grid.out / name)
     try:
         rows = run_grid(grid.cases, store, arguments.workers, mixing=arguments.mix)
     except (KeyboardInterrupt, SystemExit):
@@ -166,11 +170,12 @@ def _tables(
 ) -> dict[str, bytes]:
     """Files by name."""
     columns = columns_of(rows)
-    files = {"sweep.csv": as_csv(columns)}
+    table, packed, scanned = TABLES
+    files = {table: as_csv(columns)}
     if parquet:
-        files["sweep.parquet"] = as_parquet(columns)
+        files[packed] = as_parquet(columns)
     if found:
-        files["goodput.csv"] = as_csv(goodput_columns(by, found))
+        files[scanned] = as_csv(goodput_columns(by, found))
     return files
 
 

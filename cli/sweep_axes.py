@@ -54,6 +54,15 @@ AXES: dict[str, Axis] = {
     "seed": Axis("seed", int, "runs that differ by chance only; tables have each, plots their mean (default 0)"),
 }
 """In the order of the grid: the last one changes from case to case."""
+_SETTINGS = {
+    "data": ("simulate.workload.prompt", "simulate.workload.output"),
+    "trace": ("simulate.workload.trace",),
+    "slo": ("slo",),
+    "duration": ("simulate.duration_s",),
+    "rate": ("simulate.workload.arrivals.rate",),
+    "seed": ("simulate.seed",),
+}
+"""What axes set, by the names of `vary`."""
 
 
 def values_of(name: str, given: object) -> tuple[Label, ...]:
@@ -102,8 +111,10 @@ def cases_of(
     """The whole grid, every case checked. What is impossible is told to `leave_out` and left out, where there is one.
     Where nobody hands KV over, cases that differ in the link rate only are one scenario, so that it is run once.
 
-    Raises `ConfigError` for the first case that is impossible, for none at all, and for too many.
+    Raises `ConfigError` for the first case that is impossible, for none at all, for too many, and where an axis and a
+    variation are the same setting: each row would tell two values of it.
     """
+    _check_apart(axes, variations)
     order = [*variations, *(name for name in AXES if name in axes)]
     values = [variations[name] if name in variations else axes[name] for name in order]
     links = axes.get("link-rate", ())
@@ -123,6 +134,14 @@ def cases_of(
     if not found:
         raise ConfigError("no case of the grid is possible", param="grid")
     return found
+
+
+def _check_apart(axes: Mapping[str, object], variations: Mapping[str, object]) -> None:
+    for axis in axes:
+        for setting in _SETTINGS.get(axis, ()):
+            for varied in variations:
+                if f"{varied}.".startswith(f"{setting}.") or f"{setting}.".startswith(f"{varied}."):
+                    raise ConfigError(f"--{axis} and vary {varied} are the same setting: say it once", param="vary")
 
 
 def label_of(name: str) -> str:

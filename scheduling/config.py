@@ -9,12 +9,13 @@ import msgspec
 from contracts.cluster_io import OnHandoffFailure, OnUnavailable
 from scheduling.admission_rules import AdmissionRule, parse_rule
 from scheduling.chunk_config import ChunkConfig
-from scheduling.config_checks import require
+from scheduling.config_checks import require, require_positive
 from scheduling.fairness_config import FairnessConfig
 from scheduling.macro_config import MacroConfig
 from scheduling.planner_config import PlannerConfig
 
 MAX_PIPELINE_DEPTH = 64
+SHORTEST_LEASE_S = 0.001
 MicroBatches = Literal["even", "kept", "delayed"]
 LayoutPolicy = Literal["auto", "colocated", "phased", "disaggregated"]
 
@@ -92,6 +93,7 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         require(self.micro_batches in get_args(MicroBatches), "micro_batches", "must be even, kept or delayed")
         require(self.pipeline_depth <= MAX_PIPELINE_DEPTH, "pipeline_depth", f"must be at most {MAX_PIPELINE_DEPTH}")
         require(self.kv_lease_factor >= 1.0, "kv_lease_factor", "must be at least 1")
+        require_positive(self.kv_lease_max_s, "kv_lease_max_s")
         require(self.kv_lease_max_s >= self.kv_lease_min_s, "kv_lease_max_s", "must be at least kv_lease_min_s")
         require(
             self.link_probe_max_bytes >= self.link_probe_min_bytes,
@@ -107,7 +109,7 @@ class ReplicaCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             *("overdue_after", "aged_after", "max_gap_s", "kv_lease_min_s", "link_half_life_s", "link_stale_s"),
             *("link_probe_s", "link_probe_gap_s", "link_probe_deadline_s"),
         ):
-            require(getattr(self, name) > 0.0, name, "must be positive")
+            require_positive(getattr(self, name), name)
         require(0.0 < self.overdraft_share < 1.0, "overdraft_share", "must be between 0 and 1")
         require(0.5 <= self.predictor_forgetting <= 1.0, "predictor_forgetting", "must be between 0.5 and 1")
 
@@ -187,7 +189,8 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             *("max_pending_s", "pending_deadline_s", "first_token_deadline_s", "lease_s", "view_stale_s"),
             *("step_stuck_s", "retry_after_s", "aged_after", "link_unmeasured_bytes_per_s", "max_gap_s"),
         ):
-            require(getattr(self, name) > 0.0, name, "must be positive")
+            require_positive(getattr(self, name), name)
+        require(self.lease_s >= SHORTEST_LEASE_S, "lease_s", f"must be at least {SHORTEST_LEASE_S:g}")
         for name in ("link_caution", "link_spread_per_s", "link_cost"):
             require(getattr(self, name) >= 0.0, name, "must not be negative")
         parse_rule(self.admission)

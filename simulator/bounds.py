@@ -15,6 +15,7 @@ SHORTEST_S = 0.001
 """Of what happens again and again without anybody asking for it."""
 COUNTLESS = 10**12
 """Of things whose number is bound elsewhere, together with others."""
+LONGEST_NAME = 200
 MOST_BYTES_S = 1e15
 """Of a link. Far beyond it the end of a flow is lost in rounding."""
 
@@ -38,6 +39,12 @@ def bound_all(
     """`bound` for these fields of `owner`, each called `<where><name>`."""
     for name in names:
         bound(f"{where}{name}", getattr(owner, name), least, most, above=above)
+
+
+def check_name(setting: str, name: str) -> None:
+    """Raises `ConfigError` for a name that cannot stand in a line of a table."""
+    if not name.isprintable() or len(name) > LONGEST_NAME:
+        raise ConfigError(f"{setting} must be of printable characters, at most {LONGEST_NAME}", param=setting)
 
 
 def _told(value: float) -> str:

@@ -11,7 +11,16 @@ from contracts.kv import DTYPE_BYTES, KVLayout
 from contracts.model import ModelSpec
 from contracts.phase import Role
 from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
-from simulator.bounds import COUNTLESS, LONGEST_S, LONGEST_STEP_S, MOST_BYTES_S, SHORTEST_S, bound, bound_all
+from simulator.bounds import (
+    COUNTLESS,
+    LONGEST_S,
+    LONGEST_STEP_S,
+    MOST_BYTES_S,
+    SHORTEST_S,
+    bound,
+    bound_all,
+    check_name,
+)
 from simulator.changes import Add, Change, check_names
 from simulator.cost import CostModel, Fitted, check_duration
 from simulator.lengths import MOST_TOKENS
@@ -81,6 +90,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
+        check_name("fleet.name", self.name)
         bound_all(self, "fleet.", "count", least=1, most=COUNTLESS)
         bound_all(self, "fleet.", "num_blocks", least=1, most=MOST_BLOCKS)
         bound_all(self, "fleet.", "max_context", least=1, most=2 * MOST_TOKENS)
@@ -130,6 +140,10 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Raises `ConfigError`, naming the setting."""
         bound_all(self, "scaling.", "most", "least", most=COUNTLESS)
         bound_all(self, "scaling.", "provision_s")
+        if 0 < self.most < self.least:
+            raise ConfigError(
+                f"scaling: at most {self.most} replicas, but at least {self.least}", param="scaling.least"
+            )
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

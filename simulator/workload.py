@@ -18,7 +18,7 @@ from contracts.errors import ConfigError
 from contracts.phase import Layout
 from contracts.request import Slo
 from simulator.arrivals import Arrivals, Gamma
-from simulator.bounds import COUNTLESS, bound, bound_all
+from simulator.bounds import COUNTLESS, bound, bound_all, check_name
 from simulator.lengths import MOST_TOKENS, Constant, Lengths
 from simulator.traces import MOONCAKE_BLOCK, Trace
 
@@ -48,6 +48,8 @@ class RequestClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         """Raises `ConfigError`, naming the setting."""
+        check_name("workload.classes.name", self.name)
+        check_name("workload.classes.key", self.key)
         bound("workload.classes.share", self.share, most=_MOST_SHARE, above=True)
         bound("workload.classes.priority", self.priority, -_MOST_PRIORITY, _MOST_PRIORITY)
         for name in self.slo.__struct_fields__:

@@ -13,6 +13,8 @@ from contracts.errors import ConfigError
 from simulator.grid.case import Row
 
 _T = TypeVar("_T")
+_BEGIN = b'{"grid":'
+"""Of every first line."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,11 +61,12 @@ class Store:
             raise ConfigError(f"{self.path}: another process is writing to it", param="store") from error
         self._file.seek(0)
         content = self._file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            os.ftruncate(self._file.fileno(), len(whole))
-        lines = whole.splitlines()
+        lines = content.splitlines(keepends=True)
+        torn = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         if not lines:
+            if not torn.startswith(_BEGIN[: len(torn)]):
+                raise ConfigError(f"{self.path} holds something else than rows", param="store")
+            os.ftruncate(self._file.fileno(), 0)
             self._append(msgspec.json.encode(header))
             return
         found = self._decode(lines[0], 1, Header)
@@ -73,6 +76,7 @@ class Store:
         for number, line in enumerate(lines[1:], 2):
             row = self._decode(line, number, Row)
             self.rows[row.key] = row
+        os.ftruncate(self._file.fileno(), len(content) - len(torn))  # now that it is known to be ours
 
     def _decode(self, line: bytes, number: int, kind: type[_T]) -> _T:
         try:

@@ -149,6 +149,9 @@ def test_another_grid_does_not_mix_unless_told(tmp_path: Path, capsys: pytest.Ca
         (["--rate", "2", "--share", "2"], "--share"),
         (["--rate", "2", "--workers", "0"], "workers"),
         (["--rate", "2", "--out", "{file}/sub"], "Not a directory"),
+        (["--rate", "2", "--out", "{taken}"], "sweep.csv cannot be written"),
+        (["--seed", "1", "--vary", "simulate.seed=[2]"], "--seed and vary simulate.seed are the same setting"),
+        (["--slo", "5:0.1", "--vary", "slo.ttft_s=[2]"], "--slo and vary slo.ttft_s are the same setting"),
         (["--rate", "2", "--config", "/nowhere.toml"], "/nowhere.toml"),
         (["--wrong", "2"], "unrecognized"),
     ],
@@ -158,8 +161,10 @@ def test_bad_input_is_one_line_and_exit_code_2_and_leaves_nothing(
 ) -> None:
     (tmp_path / "file").write_text("a,b\n1,2\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "taken" / "sweep.csv").mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
-    given = [word.format(file=tmp_path / "file", binary=tmp_path / "binary") for word in words]
+    places = {name: tmp_path / name for name in ("file", "binary", "taken")}
+    given = [word.format(**places) for word in words]
     assert main(["sweep", "--out", str(tmp_path / "out"), *given]) == 2
     said = capsys.readouterr()
     assert said.out == ""

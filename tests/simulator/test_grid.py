@@ -16,6 +16,7 @@ from simulator import models
 from simulator.changes import Kill
 from simulator.grid import Case, Row, at_rates, bounds, failed, goodputs, run_grid
 from simulator.grid.case import _content, key_of
+from simulator.grid.store import Header, Store
 from simulator.grid.tables import as_parquet, goodput_columns
 from simulator.report import Report
 from simulator.roofline import Roofline
@@ -84,6 +85,21 @@ def test_a_torn_line_is_dropped_and_its_case_runs_again(tmp_path: Path) -> None:
     store.write_bytes(b"".join([lines[0], b"{]\n", *lines[1:]]))
     with pytest.raises(ConfigError, match="line 2"):
         run_grid(cases(), store, 1, progress=False)
+
+
+@pytest.mark.parametrize(
+    "text", ["notes", "notes\nand more", '{"grid":"a","code":"b"}\n{"key', "", '{"gr', '{"grid":"a"']
+)
+def test_what_is_not_a_store_of_this_grid_keeps_every_byte(text: str, tmp_path: Path) -> None:
+    path, header = tmp_path / "rows.jsonl", Header(grid="g", code="c")
+    path.write_text(text)
+    if text == "" or (text.startswith('{"gr') and "\n" not in text):  # torn as it was begun
+        Store(path, header, mixing=False).close()
+        assert path.read_bytes() == msgspec.json.encode(header) + b"\n"
+    else:
+        with pytest.raises(ConfigError):
+            Store(path, header, mixing=False)
+        assert path.read_text() == text
 
 
 def test_another_grid_is_refused_unless_told(tmp_path: Path) -> None:

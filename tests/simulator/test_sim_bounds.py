@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,6 +13,7 @@ import pytest
 from contracts.errors import ConfigError
 from contracts.phase import Role
 from contracts.request import Slo
+from scheduling.config import ClusterCoreConfig, ReplicaCoreConfig
 from simulator.arrivals import Diurnal, Gamma, Steps
 from simulator.bounds import bound
 from simulator.changes import Add, Freeze, Kill, RestartRouter, SetLink
@@ -140,3 +143,21 @@ def test_a_replica_that_stands_still_for_ever_ends_no_run_in_a_fault(scenario: S
     report = simulate(msgspec.structs.replace(scenario, heartbeat_s=1.0))
     assert report.arrived == report.finished + sum(report.refused.values())
     assert report.usual.attained <= report.finished / report.arrived
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: ReplicaCoreConfig(link_probe_s=1e300), "link_probe_s must be at most"),
+        (lambda: ReplicaCoreConfig(kv_lease_max_s=math.nan), "kv_lease_max_s must be positive"),
+        (lambda: ClusterCoreConfig(lease_s=1e-300), "lease_s must be at least 0.001"),
+        (lambda: ClusterCoreConfig(pending_deadline_s=math.inf), "pending_deadline_s must be at most"),
+        (lambda: Scaling(most=3, least=5), "scaling: at most 3 replicas, but at least 5"),
+        (lambda: msgspec.structs.replace(GROUP, name="a\nb"), "fleet.name must be of printable characters"),
+        (lambda: RequestClass(name="\x1b[31m"), "workload.classes.name must be of printable characters"),
+        (lambda: RequestClass(key="k" * 201), "workload.classes.key must be of printable characters, at most 200"),
+    ],
+)
+def test_what_breaks_a_core_or_a_table_is_refused(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        make()
