@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from contracts.errors import ConfigError
@@ -182,7 +180,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigError(f"two groups of the fleet are called {twice[0]}: give them names", param="fleet")
-        bound("duration_s", self.duration_s, most=math.inf, above=True)
+        if not self.duration_s > 0.0:
+            raise ConfigError(f"duration_s must be positive, but is {self.duration_s:g}", param="duration_s")
         bound("seed", self.seed, -(2**63), 2**63 - 1)
         bound("heartbeat_s", self.heartbeat_s, SHORTEST_S, _LONGEST_BEAT_S)
         bound_all(self, "", "window_s", "patience_s", least=SHORTEST_S)

@@ -24,9 +24,12 @@ from experiments.load.command_line import (
     add_store,
     add_traces,
     add_workers,
+    check_traces,
+    count,
     end,
     out_folder,
     parser_of,
+    positive,
 )
 
 HERE = Path(__file__).parent
@@ -36,6 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """The traces over the first link, then the changing loads, then the traces over the other links."""
     parser = _parser()
     options = parser.parse_args(words)
+    check_traces(parser, options.traces, [file for file, *_ in TRACES])
     out = out_folder(parser, options, HERE)
     try:
         _run(options, out)
@@ -61,14 +65,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--links",
-        type=float,
+        type=positive,
         nargs="+",
         default=LINKS_GBIT,
         metavar="GBIT",
         help="Gbit/s of each host, under traces "
         f"(default {' '.join(f'{link:g}' for link in LINKS_GBIT)}; changing loads: {CHANGING_GBIT:g})",
     )
-    parser.add_argument("--replicas", type=int, default=4, metavar="N", help="of each fleet (default %(default)s)")
+    parser.add_argument("--replicas", type=count, default=4, metavar="N", help="of each fleet (default %(default)s)")
     add_seeds(parser, 2, "of the changing loads")
     add_workers(parser)
     add_store(parser, "auto")

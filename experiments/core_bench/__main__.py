@@ -16,7 +16,7 @@ from contracts.replica_io import LeaseGranted, ReplicaAction, RequestArrived, Ru
 from contracts.request import Request, SamplingParams
 from contracts.views import StepCost
 from experiments.core_bench.cluster import FLEETS, report
-from experiments.load.command_line import end, parser_of
+from experiments.load.command_line import count, end, parser_of
 from scheduling.config import ReplicaCoreConfig
 from scheduling.replica_core import ReplicaCore
 
@@ -74,12 +74,12 @@ def _quantiles(values: list[float]) -> str:
 def main() -> None:
     """One line per role, queue and number of running decodes."""
     parser = parser_of("core_bench", __doc__)
-    parser.add_argument("--steps", type=int, default=400, help="measured calls per line")
-    parser.add_argument("--running", type=int, nargs="+", default=[16, 64, 256], help="running decodes")
+    parser.add_argument("--steps", type=count, default=400, help="measured calls per line")
+    parser.add_argument("--running", type=count, nargs="+", default=[16, 64, 256], help="running decodes")
     parser.add_argument("--cluster", action="store_true", help="the cluster core instead")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[8, 64, 512, 4096], help="replicas (--cluster)")
+    parser.add_argument("--sizes", type=count, nargs="+", default=[8, 64, 512, 4096], help="replicas (--cluster)")
     parser.add_argument("--fleets", nargs="+", default=FLEETS, choices=FLEETS, help="kinds of fleet (--cluster)")
-    parser.add_argument("--events", type=int, default=100, help="measured events of each kind (--cluster)")
+    parser.add_argument("--events", type=count, default=100, help="measured events of each kind (--cluster)")
     options = parser.parse_args()
     if options.cluster:
         report(options.sizes, options.fleets, options.events)

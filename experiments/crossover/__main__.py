@@ -19,7 +19,7 @@ from experiments.crossover.picture import PICTURE, draw_map
 from experiments.crossover.report import write_csv, write_result
 from experiments.crossover.simulated import PICKS, Found, find
 from experiments.crossover.sites import HARDWARE, MODELS, Place, place
-from experiments.load.command_line import add_out, add_seeds, add_store, add_workers, end, out_folder, parser_of
+from experiments.load.command_line import add_out, add_seeds, add_store, add_workers, count, end, out_folder, parser_of
 
 HERE = Path(__file__).parent
 
@@ -28,7 +28,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Predict all, simulate the picks, write the result again after each of them."""
     parser = parser_of("crossover", __doc__)
     parser.add_argument("--quick", action="store_true", help="simulate the first pick only, one seed")
-    parser.add_argument("--replicas", type=int, default=4, metavar="N", help="of the fleet (default %(default)s)")
+    parser.add_argument("--replicas", type=count, default=4, metavar="N", help="of the fleet (default %(default)s)")
     add_seeds(parser, 1, "runs of each simulated rate")
     add_workers(parser)
     add_store(parser, "crossover")

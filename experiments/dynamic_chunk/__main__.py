@@ -27,7 +27,16 @@ from experiments.dynamic_chunk.tables import (
     scan_lines,
     seeds_told,
 )
-from experiments.load.command_line import add_out, add_store, add_traces, add_workers, end, out_folder, parser_of
+from experiments.load.command_line import (
+    add_out,
+    add_store,
+    add_traces,
+    add_workers,
+    check_traces,
+    end,
+    out_folder,
+    parser_of,
+)
 from experiments.load.document import Document, command
 from simulator.drawing import missing, write_picture
 from simulator.grid import Case, Row, failed, run_grid
@@ -75,6 +84,7 @@ def main(words: Sequence[str] | None = None) -> int:
     add_store(parser, "dynamic_chunk")
     add_out(parser, HERE, "RESULT.md and the pictures")
     options = parser.parse_args(words)
+    check_traces(parser, options.traces, (TRACE,))
     out = out_folder(parser, options, HERE)
     told = command("experiments.dynamic_chunk", sys.argv[1:] if words is None else words)
     try:

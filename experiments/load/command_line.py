@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +32,28 @@ def parser_of(name: str, text: str | None) -> argparse.ArgumentParser:
         description=text,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def count(word: str) -> int:
+    """A whole number of at least 1. Raises `ArgumentTypeError`."""
+    try:
+        number = int(word)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{word:.40} is not a whole number of at least 1")
+    return number
+
+
+def positive(word: str) -> float:
+    """A number above 0, and not endless. Raises `ArgumentTypeError`."""
+    try:
+        number = float(word)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{word:.40} is not a number above 0")
+    return number
 
 
 def end(name: str, run: Callable[[], int | None]) -> NoReturn:
@@ -76,12 +99,14 @@ def add_store(parser: argparse.ArgumentParser, name: str) -> None:
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
     """`--workers`."""
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes at a time (default %(default)s)")
+    parser.add_argument(
+        "--workers", type=count, default=1, metavar="N", help="processes at a time (default %(default)s)"
+    )
 
 
 def add_seeds(parser: argparse.ArgumentParser, default: int, of: str) -> None:
     """`--seeds`; `of` says whose."""
-    parser.add_argument("--seeds", type=int, default=default, metavar="N", help=f"{of} (default %(default)s)")
+    parser.add_argument("--seeds", type=count, default=default, metavar="N", help=f"{of} (default %(default)s)")
 
 
 def add_traces(parser: argparse.ArgumentParser, azure: Sequence[str], mooncake: Sequence[str] = ()) -> None:
@@ -94,3 +119,10 @@ def add_traces(parser: argparse.ArgumentParser, azure: Sequence[str], mooncake: 
         metavar="FOLDER",
         help=f"folder of {', '.join(parts)}; not part of this repository (default %(default)s)",
     )
+
+
+def check_traces(parser: argparse.ArgumentParser, folder: Path, files: Sequence[str]) -> None:
+    """Where one of them is not in the folder the program ends with status 2, before anything is written."""
+    for file in files:
+        if not (folder / file).is_file():
+            parser.error(f"argument --traces: there is no {folder / file}")

@@ -12,7 +12,7 @@ import msgspec
 
 from contracts.phase import Role
 from contracts.request import Slo
-from experiments.load.command_line import end, parser_of
+from experiments.load.command_line import count, end, parser_of, positive
 from scheduling.config import ClusterCoreConfig
 from simulator.cost import Fitted
 from simulator.report import Report
@@ -60,14 +60,16 @@ def main() -> None:
     """See the module's text."""
     parser = parser_of("prefix_affinity", __doc__)
     parser.add_argument("trace", help="a file of the Mooncake traces (github.com/kvcache-ai/Mooncake)")
-    parser.add_argument("--requests", type=int, default=400, metavar="N", help="its first ones (default %(default)s)")
+    parser.add_argument("--requests", type=count, default=400, metavar="N", help="its first ones (default %(default)s)")
     parser.add_argument("--speed", type=float, default=1.0, help="times its own rate (default %(default)g)")
-    parser.add_argument("--replicas", type=int, default=4, metavar="N", help="of the fleet (default %(default)s)")
+    parser.add_argument("--replicas", type=count, default=4, metavar="N", help="of the fleet (default %(default)s)")
     parser.add_argument("--blocks", type=int, default=40_000, help="of KV on each replica (default %(default)s)")
     parser.add_argument(
         "--longest", type=int, default=32_768, help="tokens that prompts are cut to (default %(default)s)"
     )
-    parser.add_argument("--faster", type=float, default=10.0, help="times the steps of four L20 (default %(default)g)")
+    parser.add_argument(
+        "--faster", type=positive, default=10.0, help="times the steps of four L20 (default %(default)g)"
+    )
     parser.add_argument("--ttft-s", type=float, default=4.0, help="target (default %(default)g)")
     parser.add_argument("--tpot-s", type=float, default=0.1, help="target (default %(default)g)")
     args = parser.parse_args()

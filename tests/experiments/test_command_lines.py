@@ -72,6 +72,31 @@ def test_a_quick_run_does_not_write_over_what_is_published(tmp_path: Path, monke
     assert calibration(["--quick"]).out == Path("results/calibration-quick")
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "says"),
+    [
+        ("auto", ["--replicas", "0"], "--replicas: 0 is not a whole number of at least 1"),
+        ("auto", ["--links", "nan"], "--links: nan is not a number above 0"),
+        ("auto", ["--traces", "nowhere"], "--traces: there is no nowhere"),
+        ("crossover", ["--workers", "-1"], "--workers: -1 is not"),
+        ("crossover", ["--seeds", "x"], "--seeds: x is not"),
+        ("dynamic_chunk", ["--traces", "nowhere"], "--traces: there is no nowhere"),
+        ("ecoserve", ["--nothing"], "unrecognized arguments: --nothing"),
+    ],
+)
+def test_a_wrong_word_is_one_line_and_nothing_is_written(
+    name: str, words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        MAINS[name](["--out", str(tmp_path / "out"), "--store", str(tmp_path / "rows.jsonl"), *words])
+    assert ended.value.code == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert says in told.err
+    assert told.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ["scale", "ecoserve", "slack_rules"])
 def test_of_an_empty_store_nothing_is_shown(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = tmp_path / "RESULT.md"
