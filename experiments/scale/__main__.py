@@ -1,4 +1,4 @@
-"""Measure how fast simulations run and what they need, and write RESULT.md.
+"""Measure how fast simulations run and what they need, and write RESULT.md and a picture.
 
     python -m experiments.scale --traces FOLDER [--vidur PYTHON] [--parts vidur requests replicas memory] [--stored]
         [--requests N] [--fleet-requests N] [--repeats N] [--version HASH] [--quick]
@@ -27,11 +27,19 @@ from experiments.scale.cases import CODE, CONVERSATION
 from experiments.scale.measuring import NotMeasured, ours, vidur
 from experiments.scale.one import Measured
 from experiments.scale.parts import MILLION, NATIVE, OURS, PARTS, Asked
-from experiments.scale.store import Job, Store
+from experiments.scale.picture import PICTURE, draw_costs
+from experiments.scale.store import Job, Store, origin_of
 from experiments.scale.tables import NOTES, TABLES
 from experiments.scale.verdicts import verdicts
 
 HERE = Path(__file__).parent
+DRAWN = "In one picture"
+_PICTURED = (
+    f"![CPU of a request and of a decision over the size of the fleet]({PICTURE})",
+    "",
+    "CPU as in the tables: medians beside Vidur, elsewhere the run with most requests of each fleet. A goal of wall",
+    "time is shown as what both cores may take.",
+)
 CLOSING = "What does not agree, and what was not run"
 
 
@@ -64,21 +72,25 @@ def main(words: Sequence[str] | None = None) -> int:
                 except NotMeasured as error:
                     failed.append(f"{name}, {job.who}, {job.case.replicas} replicas: {error}")
                 compose(store, out, told, failed)
-        compose(store, out, told, failed)
+        compose(store, out, told, failed, stored=options.stored)
     except ConfigError as error:
         print(f"experiments.scale: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def compose(store: Store, folder: Path, told: str, failed: Sequence[str] = ()) -> None:
-    """RESULT.md of all that the store holds, whole; `failed` was tried just now and gave nothing."""
-    document = Document(folder / "RESULT.md", "Speed and size of simulations", told)
-    document.replace("What was done", NOTES)
+def compose(store: Store, folder: Path, told: str, failed: Sequence[str] = (), *, stored: bool = False) -> None:
+    """RESULT.md of all that the store holds, whole; `failed` was tried just now and gave nothing. `stored`: nothing was
+    measured now."""
     shown = {name: store.shown(name) for name in PARTS}
+    rows_of = origin_of([row for rows in shown.values() for row in rows]) if stored else ""
+    document = Document(folder / "RESULT.md", "Speed and size of simulations", told, rows_of)
+    document.replace("What was done", NOTES)
     for name, (title, lines) in TABLES.items():
         if shown[name]:
             document.replace(title(shown[name]), *lines(shown[name]))
+    if draw_costs(shown, document.beside(PICTURE)):
+        document.replace(DRAWN, *_PICTURED)
     left_out = [f"- Part `{name}`: not run." for name in TABLES if not shown[name]]
     document.replace(CLOSING, *verdicts(shown), *left_out, *(f"- Failed: {one}." for one in failed))
     document.write()
@@ -112,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
         help="what was measured, by version of the code (default results/scale.jsonl, with --quick "
         "results/scale-quick.jsonl)",
     )
-    add_out(parser, HERE, "RESULT.md")
+    add_out(parser, HERE, "RESULT.md and the picture")
     return parser
 
 

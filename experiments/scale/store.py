@@ -1,7 +1,8 @@
 """What was measured, one line of JSON each: a run that was stopped goes on where it was, parts can be run one by one.
 
-A measurement is known by what ran, its case, and the version of the code that it was of: code that changed is measured
-anew, and a table never mixes versions.
+A measurement is known by what ran, its case, and the version of the code when the command began: code that changed is
+measured anew, and a table never mixes versions. It also names the commit when it was made: where the checkout moved on
+while a command ran, that is a later one.
 """
 
 from __future__ import annotations
@@ -86,6 +87,12 @@ class Store:
     @staticmethod
     def _is_of(row: Kept, version: str) -> bool:
         return version in {row.code, row.commit, row.commit.removesuffix("+")}
+
+
+def origin_of(rows: Sequence[Kept]) -> str:
+    """The commits and days of measurements."""
+    commits, days = dict.fromkeys(row.commit for row in rows), dict.fromkeys(row.on[:10] for row in rows)
+    return f"{', '.join(commits)} (measured {', '.join(days)})"
 
 
 def _last(rows: Sequence[Kept]) -> str:

@@ -14,8 +14,10 @@ NOTES = f"""\
 Model and hardware: {MODEL} on {HARDWARE}, step times by the formula of `scheduling.step_cost` fitted to its
 roofline. Each run has a process of its own. `cpu` is the processor time of the run, which other work on the machine
 lengthens less than `wall`; `load` is the machine's load average when the run began. `used` is the share of their time
-in which replicas computed, `attained` the share of requests within both targets. A table holds runs of one version of
-the code; which, stands in its last column."""
+in which replicas computed, `attained` the share of requests within both targets. A table holds runs that were kept
+under one version of the code, that of the checkout when the command began. The commit in its last column is the
+checkout's at the end of the run: where it is not that of the command's first run, the checkout moved on meanwhile, and
+the run, which loads the code anew, may be of a newer version."""
 
 _COLUMNS = "requests | wall s | cpu s | cpu us/request | events/s (cpu) | tokens out | used | attained | peak MB | load"
 

@@ -12,9 +12,11 @@ from experiments.scale.__main__ import CLOSING, compose
 from experiments.scale.cases import CODE, beside_vidur, cost, many_replicas, many_requests
 from experiments.scale.one import Case, Measured, measure
 from experiments.scale.parts import NATIVE, OURS, PARTS, VIDUR, Asked
+from experiments.scale.picture import decisions, draw_costs, requests
 from experiments.scale.store import Job, Store
 from experiments.scale.vidur_side import CHUNK_STEP, tables, write_trace
 from scheduling.step_shape import StepShape
+from simulator.statistics import Summary
 
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:17:0{second}.0000000,{100 + second},{3 + second}\n" for second in range(8)
@@ -50,7 +52,7 @@ def test_a_trace_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
         beside_vidur(tmp_path, 1, 10)
 
 
-def _measured(requests: int, cpu_s: float, **more: float) -> Measured:
+def _measured(requests: int, cpu_s: float, **more: object) -> Measured:
     figures = {"wall_s": cpu_s, "peak_mb": 50.0, "events": 1000, "steps": 100, "virtual_s": 9.0} | more
     latencies = dict.fromkeys(("ttft_p50_s", "ttft_p90_s", "e2e_mean_s", "e2e_p50_s", "e2e_p90_s"), 1.0)
     return Measured(requests=requests, cpu_s=cpu_s, **(latencies | figures))  # type: ignore[arg-type]
@@ -128,6 +130,36 @@ def test_a_million_requests_are_judged_by_the_wall_clock(tmp_path: Path) -> None
     assert "`code`: met. 1,000,000 requests took 299 s" in text
     assert "`conv`: **not met**. 1,000,000 requests took 301 s" in text
     assert "on 10,000 replicas: not run, 40 requests were" in text
+
+
+def test_the_picture_has_vidur_ours_the_goals_and_decisions_over_the_size_of_the_fleet(tmp_path: Path) -> None:
+    store = Store(tmp_path / "scale.jsonl")
+    for who, cpu_s in ((VIDUR, 3.0), (NATIVE, 2.0), (OURS, 1.0)):
+        store.measure(_job("vidur", 1000, who, 1), lambda cpu_s=cpu_s: _measured(1000, cpu_s))  # type: ignore[misc]
+    for count in (500, 100):
+        job = _job("requests", count, replicas=64)
+        store.measure(job, lambda count=count: _measured(count, count / 500))  # type: ignore[misc]
+    for replicas, us in ((1000, 70.0), (100, 50.0)):
+        known = {"decision_us": Summary(count=2, p50=us, p99=2.0 * us), "view_us": Summary(p50=5.0, p99=9.0)}
+        job = _job("replicas", 10, replicas=replicas)
+        store.measure(job, lambda known=known: _measured(10, 0.01, **known))  # type: ignore[misc]
+    shown = {part: store.shown(part) for part in PARTS}
+    assert {one.name: dict(one.points) for one in requests(shown)} == {
+        VIDUR: {1: pytest.approx(3000.0)},
+        NATIVE: {1: pytest.approx(2000.0)},
+        "ours, as beside Vidur": {1: pytest.approx(1000.0)},
+        "ours, answers of 28 tokens": {100: pytest.approx(1000.0), 1000: pytest.approx(1000.0)},
+        "ours, code trace": {64: pytest.approx(2000.0)},
+        "goals: a 20th of Vidur, a million in 300 s": {1: pytest.approx(100.0), 64: pytest.approx(600.0)},
+    }
+    assert dict(decisions(shown)[0].points) == {100: 100.0, 1000: 140.0}
+    assert not draw_costs({}, tmp_path / "none.png")
+    pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
+    compose(store, tmp_path, "c", stored=True)
+    assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
+    text = (tmp_path / "RESULT.md").read_text()
+    assert "](scale.png)" in text
+    assert f"rows of commit {store.rows[0].commit} (measured {store.rows[0].on[:10]}), shown by" in text
 
 
 def test_the_long_parts_can_be_cut_each_by_itself() -> None:
