@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from contracts.cluster_io import ProposeReplicas
 from contracts.errors import ErrorInfo
 from contracts.phase import Role
 from contracts.plan import Outcome
@@ -132,7 +133,7 @@ class Collector:
         self._role_of: dict[str, Role] = {}
         self._windows: dict[int, list[int]] = {}
         self.gap, self.gaps = self.itl.add, self.itl.extend
-        self.on_proposal: Callable[[int], None] = _ignore
+        self.on_proposal: Callable[[ProposeReplicas], None] = _ignore
 
     def ended(self, flight: Flight, outcome: Outcome | None, error: ErrorInfo | None) -> None:
         """A request has ended, with an outcome or an error."""
@@ -259,11 +260,11 @@ class Collector:
             self.roles.append(RoleChange(self._clock.now, view.replica_id, view.role.value))
         self._role_of[view.replica_id] = view.role
 
-    def proposed(self, change: int, reason: str) -> None:
+    def proposed(self, proposal: ProposeReplicas) -> None:
         """The cluster core proposes another size."""
         if len(self.proposals) < MAX_CHANGES:
-            self.proposals.append((self._clock.now, change, reason))
-        self.on_proposal(change)
+            self.proposals.append((self._clock.now, proposal.change, proposal.reason))
+        self.on_proposal(proposal)
 
     def windows(self) -> tuple[Window, ...]:
         """In order of time."""
@@ -293,5 +294,5 @@ class Collector:
         self._windows = merged
 
 
-def _ignore(change: int) -> None:
+def _ignore(proposal: ProposeReplicas) -> None:
     """Nobody follows proposals."""

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
-from contracts.cluster_io import ReplicaDrainRequested, RoleRequested
+from contracts.cluster_io import ProposeReplicas, ReplicaDrainRequested, RoleRequested
 from contracts.errors import ConfigError, Unavailable
 from contracts.phase import Role
 from scheduling.cluster_core import ClusterCore
@@ -101,17 +101,26 @@ class SimulatedFleet:
             case RestartRouter():
                 self._restart_router(change.restart_s)
 
-    def _follow(self, change: int) -> None:
-        """Do what the cluster core proposes, within the scenario's bounds: the youngest replica goes first."""
+    def _follow(self, proposal: ProposeReplicas) -> None:
+        """Do what the cluster core proposes, within the scenario's bounds, one step at a time: what is still wanted
+        afterwards is proposed again. The replica goes that it names, if that is of the group that is scaled."""
         scaling = self.scenario.scaling
         group = self.scenario.fleet[scaling.group]
         here = [place for place in self.places.values() if place.group is group and place.body.alive]
         staying = [place for place in here if not place.body.core.state.draining]
-        for _ in range(min(change, scaling.most - len(staying) - self._coming)):
+        if proposal.change > 0 and len(staying) + self._coming < scaling.most:
             self._coming += 1
             self.clock.after(scaling.provision_s, self._provisioned, group)
-        for place in staying[::-1][: max(0, min(-change, len(staying) - scaling.least))]:
-            self.clock.after(0.0, self.router.feed, ReplicaDrainRequested(place.replica_id))
+        elif proposal.change < 0 and len(staying) > scaling.least:
+            for place in staying:
+                if place.replica_id == proposal.spared:
+                    self.clock.after(0.0, self._dismiss, place.replica_id)
+
+    def _dismiss(self, replica_id: str) -> None:
+        """Nobody is told to go whom the core cannot do without, as `k8s.scaler` asks it first."""
+        router = self.router
+        if router.alive and router.core.why_not_drain(replica_id) is None:
+            router.feed(ReplicaDrainRequested(replica_id))
 
     def _provisioned(self, group: Group) -> None:
         self._coming -= 1

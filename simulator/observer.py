@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from contracts.cluster_io import ProposeReplicas
 from contracts.errors import ErrorInfo
 from contracts.plan import Outcome
 from contracts.views import ReplicaView
@@ -35,7 +36,7 @@ class Observer(Protocol):
         """A replica joined, or has another role than before."""
         ...
 
-    def proposed(self, change: int, reason: str) -> None:
+    def proposed(self, proposal: ProposeReplicas) -> None:
         """The core proposes another size of the fleet."""
         ...
 

@@ -245,8 +245,8 @@ class SimulatedRouter:
                 self._send(replica_id, SimulatedReplica.assign, role)
             case DrainReplica(replica_id):
                 self._send(replica_id, SimulatedReplica.drain)
-            case ProposeReplicas(change, reason):
-                self._observer.proposed(change, reason)
+            case ProposeReplicas():
+                self._observer.proposed(action)
         return None
 
     def _tell_peers(self) -> None:

@@ -126,8 +126,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Follow the core's proposals: new replicas of group `group` serve `provision_s` after one, at most `most` in all;
-    at least `least` stay when some are to go. Off with `most` = 0."""
+    """Follow the core's proposals: a new replica of group `group` serves `provision_s` after one, at most `most` in
+    all; at least `least` stay when one is to go, and the core names which. Off with `most` = 0."""
 
     most: int = 0
     least: int = 1
