@@ -54,6 +54,7 @@ from scheduling.cluster_snapshot import ClusterSnapshot, take_snapshot
 from scheduling.config import ClusterCoreConfig
 from scheduling.fleet_planner import FleetPlanner
 from scheduling.macro_scaling import MacroScaling
+from scheduling.stream_moves import move_streams
 
 # Names of their own: in Python 3.11 looking a member up in its class takes ten times as long.
 _PENDING = RequestStatus.PENDING
@@ -137,6 +138,7 @@ class ClusterCore:
             place.actions += self._scaling.propose(place.fleet, place.now)
             place.actions += place.roles.time_passed(place.now)
             place.actions += self.planner.time_passed(place.now)
+        move_streams(place, self.planner.output_tokens(place.now))
         place.try_pending()
 
     def decisions(self) -> tuple[Decision, ...]:
@@ -208,6 +210,7 @@ class ClusterCore:
         if record is not None and record.status is _DISPATCHED:
             self._scaling.first_token(record, self.placement.fleet, self.placement.now)
             record.move(_STREAMING, "first token")
+            record.streams_since = self.placement.now
 
     def _prefill_finished(self, request_id: str) -> None:
         record = self.placement.requests.get(request_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contracts.cluster_io import ReplicaJoined, ReplicaLost, ViewReported
+from contracts.views import ReplicaView
 from scheduling.cluster_availability import NO_REPLICA
 from scheduling.cluster_placement import Placement
 from scheduling.cluster_replica import ReplicaRecord
@@ -14,7 +15,7 @@ def replica_joined(place: Placement, event: ReplicaJoined) -> None:
     known = place.fleet.get(event.identity.replica_id)
     if known is not None and known.identity.incarnation == event.identity.incarnation:
         place.fleet.rejoin(known, event.identity)
-        place.view_came(known, event.view)
+        _view_came(place, known, event.view)
         place.actions += place.roles.joined(known, place.now)
         return
     if known is not None:
@@ -41,9 +42,18 @@ def view_reported(place: Placement, event: ViewReported) -> None:
     known = place.fleet.get(event.view.replica_id)
     if known is not None and known.identity.incarnation == event.view.incarnation:
         before = place.fleet.changes
-        place.view_came(known, event.view)
+        _view_came(place, known, event.view)
         if place.fleet.changes != before:
             refuse_unservable(place)
+
+
+def _view_came(place: Placement, replica: ReplicaRecord, view: ReplicaView) -> None:
+    """Take a replica's newer view; requests that it refused may be offered to it again."""
+    place.fleet.report(replica, view, place.now)
+    place.roles.view_came(replica, place.now)
+    for record in place.pending:
+        if replica.replica_id in record.avoid:
+            record.avoid -= {replica.replica_id}
 
 
 def refuse_unservable(place: Placement) -> None:

@@ -20,7 +20,6 @@ from contracts.cluster_io import (
 from contracts.errors import InvalidRequest, Overloaded, PhaseServeError, Unavailable, error_from
 from contracts.phase import Layout
 from contracts.plan import Outcome
-from contracts.views import ReplicaView
 from scheduling.cluster_accuracy import Accuracy
 from scheduling.cluster_ask import ask_of
 from scheduling.cluster_availability import may_fall_back
@@ -86,8 +85,8 @@ class Placement:
 
     def place_or_pend(self, record: RequestRecord) -> None:
         """Place the request now, or queue it, or refuse it with 429 when the queue is full."""
-        ask = self._ask(record)
-        found = self.turns.why_wait(record, self.now) or plan_request(ask, self._loads(record), self.config)
+        ask = self.ask(record)
+        found = self.turns.why_wait(record, self.now) or plan_request(ask, self.loads(record), self.config)
         if isinstance(found, Candidate):
             self._dispatch(record, ask, found)
             return
@@ -125,12 +124,12 @@ class Placement:
     def _try(self, record: RequestRecord, yields: bool, far: bool) -> bool:
         if self.turns.too_much(record, self.now):
             return False
-        ask = self._ask(record, yields)
+        ask = self.ask(record, yields)
         seen = None if self._seen is None else self.fleet.load(self._seen, self.now, self._expected_output)
         if seen is not None and not may_take(ask, seen, self.config):
             return False
         shared = not (record.avoid or record.asked.prefix or far)
-        loads = self._pass_loads if shared and self._pass_loads is not None else self._loads(record, far)
+        loads = self._pass_loads if shared and self._pass_loads is not None else self.loads(record, far)
         self._pass_loads = loads if shared else None
         found = plan_request(ask, loads, self.config)
         if not isinstance(found, Candidate):
@@ -140,15 +139,6 @@ class Placement:
         self.turns.looked_at(self.now)
         self._pass_loads = None
         return True
-
-    def view_came(self, replica: ReplicaRecord, view: ReplicaView) -> None:
-        """Take a replica's newer view; requests that it refused may be offered to it again."""
-        self.fleet.report(replica, view, self.now)
-        self.roles.view_came(replica, self.now)
-        if len(self.pending):
-            for record in self.pending:
-                if replica.replica_id in record.avoid:
-                    record.avoid -= {replica.replica_id}
 
     def place_anew(self, record: RequestRecord, why: PhaseServeError, avoid: frozenset[str] = frozenset()) -> None:
         """A request lost its place: try elsewhere, a bounded number of times; `why` is what the client is told else.
@@ -174,6 +164,16 @@ class Placement:
             self.refuse(record, why)
         else:
             self.place_or_pend(record)
+
+    def move(self, record: RequestRecord, ask: Ask, found: Candidate, why: str) -> None:
+        """A stream goes on where `found` says, from what its client has; where it was it is told to end."""
+        self.counts["moved"] += 1
+        self.cancel(record)
+        self._leave_replicas(record)
+        self.shares.taken_back(record)
+        record.resumed_at = self.now
+        record.move(RequestStatus.PENDING, why)
+        self._dispatch(record, ask, found)
 
     def reserved(self, record: RequestRecord, sequence: int) -> None:
         """The decode leg of one sequence has its blocks: send its prefill leg, once."""
@@ -248,12 +248,14 @@ class Placement:
         """503 with the configured time to try again."""
         return Unavailable(why, retry_after_s=self.config.retry_after_s)
 
-    def _loads(self, record: RequestRecord, far: bool = False) -> FleetLoads:
+    def loads(self, record: RequestRecord, far: bool = False) -> FleetLoads:
+        """The replicas that are looked at for it; `far`: all of a large fleet."""
         if far:
             return self.fleet.loads(self.now, self._expected_output, record.avoid)
         return loads_for(record, self.fleet, self.prefixes, self.now, self._expected_output)
 
-    def _ask(self, record: RequestRecord, yields: bool = False) -> Ask:
+    def ask(self, record: RequestRecord, yields: bool = False) -> Ask:
+        """The request as it asks for a place now."""
         cached = self.prefixes.cached_for(record)
         return ask_of(record, self.now, self._expected_output, cached, self.config, yields=yields)
 

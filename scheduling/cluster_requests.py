@@ -59,7 +59,7 @@ class RequestRecord:
     `cached` are the tokens of its prompt that replicas held at `cached_version` of the prefix index.
 
     `tokens_sent` are output tokens that the client has; a request that lost its place after that is pending since
-    `resumed_at`, and counts its targets from there.
+    `resumed_at`, and counts its targets from there. `streams_since`: its present placement gave the first token then.
     """
 
     asked: ClientRequestArrived
@@ -77,6 +77,7 @@ class RequestRecord:
     prefill_finished: bool = False
     tokens_sent: int = 0
     resumed_at: float | None = None
+    streams_since: float | None = None
     cached: Mapping[str, int] = field(default_factory=dict)
     cached_version: int = -1
     history: list[tuple[RequestStatus, str]] = field(default_factory=list)

@@ -51,8 +51,9 @@ class MacroInstanceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 class ClusterCounters(msgspec.Struct, frozen=True, kw_only=True):
     """Totals since start. `placed_anew` counts repeated placements after a loss or a refusal, `resumed` those of
-    requests that streamed already. `colocated`, `phased` and `disaggregated` count placements by layout, `fallbacks`
-    those where the layout demanded, or a hand-off, could not be had. `handoff_failures` count hand-offs given up.
+    requests that streamed already; `moved` streams went on elsewhere because their replica is to prefill. `colocated`,
+    `phased` and `disaggregated` count placements by layout, `fallbacks` those where the layout demanded, or a hand-off,
+    could not be had. `handoff_failures` count hand-offs given up.
     """
 
     arrived: int = 0
@@ -60,6 +61,7 @@ class ClusterCounters(msgspec.Struct, frozen=True, kw_only=True):
     best_effort: int = 0
     placed_anew: int = 0
     resumed: int = 0
+    moved: int = 0
     colocated: int = 0
     phased: int = 0
     disaggregated: int = 0

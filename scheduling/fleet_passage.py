@@ -51,11 +51,15 @@ def passage(
     step_s = max(view.decode_step_s or site.cost.a0 for view in guarding)
     slowed = guarded_prefill_rate(demand, site, step_s) * len(guarding)
     prefill = (slowed + rates.prefill * (len(prefilling) - len(guarding))) / len(prefilling)
-    last = math.log(most) + EULER + 0.5 / most
     return Passage(
         carries=carried(goal, msgspec.structs.replace(rates, prefill=min(prefill, rates.prefill))),
-        lasts_s=output_tokens * demand.slo.tpot_s * last,
+        lasts_s=output_tokens * demand.slo.tpot_s * until_last(most),
     )
+
+
+def until_last(streams: int) -> float:
+    """When the last of so many streams ends, in mean lengths of what each of them still has to say."""
+    return math.log(streams) + EULER + 0.5 / streams if streams > 0 else 0.0
 
 
 def served(rate: float, carries: float, comfort: float) -> float:

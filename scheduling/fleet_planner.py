@@ -81,6 +81,13 @@ class FleetPlanner:
         if self._config.planner.enabled:
             self._estimate.ended(prompt_tokens, output_tokens, now)
 
+    def output_tokens(self, now: float) -> float | None:
+        """How many tokens a stream that runs still has to come, on average; None when the planner is off."""
+        if not self._config.planner.enabled:
+            return None
+        ended = self._estimate.ended_tokens(now)
+        return ended if self.demand is None else max(self.demand.output_tokens, ended)
+
     def time_passed(self, now: float) -> list[ClusterAction]:
         """Evaluate when it is due, and make the next change towards the goal when that is."""
         config = self._config.planner
@@ -164,8 +171,7 @@ class FleetPlanner:
 
     def _way(self, best: Mix, demand: Demand, rates: RoleRates, site: Site, now: float) -> Passage:
         views = [record.view for record in self._members()]
-        output_tokens = max(demand.output_tokens, self._estimate.ended_tokens(now))
-        return passage(views, best, demand, rates, site, output_tokens)
+        return passage(views, best, demand, rates, site, self.output_tokens(now) or demand.output_tokens)
 
     def _pays_within_s(self, now: float) -> float:
         """How long a change has to bring in what the way there costs: until the load may be another one again."""

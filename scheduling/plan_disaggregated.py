@@ -61,7 +61,7 @@ def plan_disaggregated(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -
         return NoPair("its hand-off failed, and this is its last placement", FallbackKind.HANDOFF_FAILED)
     if ask.avoid_pairs and _all_failed(ask, fleet):
         return NoPair("its hand-off failed between all pairs", FallbackKind.HANDOFF_FAILED)
-    best = _best_pair(ask, fleet, config)
+    best = best_pair(ask, fleet, config)
     if best is None:
         return _why_none(ask, fleet)
     if not best.meets and best.handoff is not None:
@@ -82,7 +82,7 @@ def usable_link(fleet: FleetLoads, giver: Load, taker: Load) -> LinkView | str:
     return link if link.peer_incarnation == taker.incarnation else "connected to an earlier process"
 
 
-def _best_pair(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | None:
+def best_pair(ask: Ask, fleet: FleetLoads, config: ClusterCoreConfig) -> Candidate | None:
     """The best of the pairs looked at (see the module), or None. Room is judged only of those that come into it."""
     num_pairs = len(fleet.prefill) * len(fleet.decode)
     few = num_pairs if num_pairs <= ALL_PAIRS else FEW

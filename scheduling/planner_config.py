@@ -22,7 +22,8 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     once; before a whole window was seen nothing else is believed but a gain of `drastic`.
 
     A change also costs: prefill replicas keep the streams they had until those end. It must bring in more than that
-    within `pays_within_s`, or within the time that lay between the last changes, if that is less.
+    within `pays_within_s`, or within the time that lay between the last changes, if that is less. Where it is cheaper
+    to compute those streams again, they go on at decode replicas (not with `on_handoff_failure` "fail").
     """
 
     enabled: bool = False

@@ -46,15 +46,16 @@ def level_of(sequence: Sequence, config: ReplicaCoreConfig, now: float) -> int:
 def order_prompts(
     prompts: Seq[Sequence], durations_s: Seq[float], config: ReplicaCoreConfig, now: float
 ) -> list[Sequence]:
-    """The order of service: level by level Moore-Hodgson. Preempted ones come before all that did not run yet, but for
-    those of strictly higher priority, which they may have been preempted for; the oldest first."""
+    """The order of service: level by level Moore-Hodgson. Preempted ones, and those whose output was begun elsewhere,
+    come before all that did not run yet, but for those of strictly higher priority, which they may have been preempted
+    for; the oldest first. A reader waits for them in the middle of a text, and their TTFT deadline has passed."""
     if len(prompts) == 1:
         return list(prompts)
     preempted: list[Sequence] = []
     levels: dict[int, list[int]] = {}
     again = Status.PREEMPTED
     for index, sequence in enumerate(prompts):
-        if sequence.status is again:
+        if sequence.status is again or sequence.request.output_token_ids:
             preempted.append(sequence)
         else:
             levels.setdefault(level_of(sequence, config, now), []).append(index)

@@ -99,3 +99,19 @@ def test_what_an_operator_pins_stays_under_load() -> None:
     ended = {change.replica_id: change.role for change in report.roles}
     assert (ended["prefill-0"], ended["decode-0"]) == ("prefill", "decode")
     assert (ended["prefill-1"], ended["decode-1"]) == ("mixed", "mixed")
+
+
+def test_streams_of_a_replica_that_is_to_prefill_go_on_elsewhere_and_to_their_end() -> None:
+    """It prefills with all of its time within seconds, and no token of a stream is lost on the way."""
+    scenario = planned(mixed=3, rate=5.0, duration_s=9.0, link_bytes_per_s=1e9, seed=3)
+    pins = tuple(
+        SetRoleTo(at_s=at_s, replica_id=name, role=role)
+        for at_s, name, role in ((5.0, "mixed-0", Role.DECODE), (6.0, "mixed-1", Role.PREFILL))
+    )
+    report = simulate(msgspec.structs.replace(scenario, changes=pins))
+    moved = [decision for decision in report.fleet_decisions if decision.kind == "streams_moved"]
+    assert moved
+    assert {decision.replica_id for decision in moved} == {"mixed-1"}
+    assert all(6.0 <= decision.at_s < 8.0 for decision in moved)
+    assert report.placed_again == sum(decision.numbers["streams"] for decision in moved)
+    assert report.finished == report.arrived

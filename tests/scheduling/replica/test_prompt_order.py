@@ -38,19 +38,27 @@ def test_first_come_and_earliest_deadline_are_worse_on_a_long_job() -> None:
     assert late([0, 1, 2, 3], jobs) == 4
 
 
-def sequence(name: str, arrived_at: float = 0.0, *, ttft_s: float = 1.0, priority: int = 0) -> Sequence:
+def sequence(
+    name: str, arrived_at: float = 0.0, *, ttft_s: float = 1.0, priority: int = 0, output: tuple[int, ...] = ()
+) -> Sequence:
     request = Request(
         request_id=name,
         prompt_token_ids=(1,),
         sampling=SamplingParams(),
         slo=Slo(ttft_s=ttft_s),
         priority=priority,
+        output_token_ids=output,
     )
     return Sequence(request, arrived_at, 16, frozenset())
 
 
 def names(prompts: list[Sequence], durations: list[float], now: float) -> list[str]:
     return [s.request_id for s in order_prompts(prompts, durations, ReplicaCoreConfig(), now)]
+
+
+def test_who_was_begun_elsewhere_does_not_wait_for_new_prompts() -> None:
+    prompts = [sequence("new", 9.0), sequence("broken off", 0.0, output=(1, 2)), sequence("first", 9.0, priority=1)]
+    assert names(prompts, [0.1, 0.4, 0.1], 9.0) == ["first", "broken off", "new"]
 
 
 def test_priority_goes_before_deadlines() -> None:

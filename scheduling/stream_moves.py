@@ -1,0 +1,89 @@
+"""Streams that a prefill replica still decodes go on at a decode replica, where that costs less than to let them end.
+
+A replica keeps its streams when its role changes (`scheduling.role_guard`). On one that is to prefill they are dear:
+one stream alone takes a decode step out of each TPOT target of time, until the last of them has ended. Moved, they go
+on as after the loss of a replica: what there is of them is computed once more, on any prefill replica, and handed over
+as every prompt is. That takes its time only once.
+
+With `n` streams that have `m` tokens to come each on average, staying takes `m * (ln n + 0.58)` decode steps of the
+replica's time, moving takes the prefill of each. All of them are moved or none: the last one costs as much as all.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from contracts.phase import Layout, Role
+from scheduling.cluster_legs import request_prefill_on
+from scheduling.cluster_placement import Placement
+from scheduling.cluster_replica import ReplicaRecord
+from scheduling.cluster_requests import RequestRecord, RequestStatus
+from scheduling.fleet_passage import until_last
+from scheduling.plan_disaggregated import best_pair
+from scheduling.plan_inputs import Ask, Candidate
+
+_HANDED_OVER = frozenset({None, Layout.DISAGGREGATED})
+LEFT = 1
+"""Placements that a request must have left after a move: its hand-off may fail."""
+
+
+def move_streams(place: Placement, output_tokens: float | None) -> None:
+    """Move what is better moved, now. `output_tokens` are what a stream still has to come, on average; None: it is not
+    known, and all of them stay. So they do where a hand-off that fails would end them."""
+    if output_tokens is None or place.config.on_handoff_failure == "fail":
+        return
+    for replica in place.fleet:
+        if replica.view.role is Role.PREFILL and replica.view.guarded and not replica.draining:
+            _empty(place, replica, output_tokens)
+
+
+def _empty(place: Placement, replica: ReplicaRecord, output_tokens: float) -> None:
+    streams = [leg.record for leg in replica.placed.values() if _decodes(leg.record, replica)]
+    for record in streams:
+        _note_tokens(record, place.now)
+    again_s = sum(request_prefill_on(place.ask(record), replica, place.config) for record in streams)
+    if again_s >= replica.view.decode_step_s * output_tokens * until_last(len(streams)):
+        return
+    moved = sum(_move(place, record, output_tokens) for record in streams if _movable(place, record))
+    if moved:
+        told = f"{moved} streams of {replica.replica_id} go on elsewhere, it is to prefill"
+        place.fleet_decisions.note(place.now, "streams_moved", told, replica.replica_id, streams=moved, again_s=again_s)
+
+
+def _decodes(record: RequestRecord, replica: ReplicaRecord) -> bool:
+    return record.replica_id == replica.replica_id and record.status is RequestStatus.STREAMING
+
+
+def _movable(place: Placement, record: RequestRecord) -> bool:
+    """Each stream is moved once, and one at a time: sequences of one request have only their prompt in common."""
+    left = place.config.max_dispatches - record.dispatches - 1
+    return record.resumed_at is None and record.asked.num_sequences == 1 and left >= LEFT
+
+
+def _note_tokens(record: RequestRecord, now: float) -> None:
+    """What the client has of it, if it was on time; the router knows better, and sends on what there really is."""
+    since_s = 0.0 if record.streams_since is None else now - record.streams_since
+    tokens = 1 + int(since_s / record.asked.slo.tpot_s)
+    record.tokens_sent = max(record.tokens_sent, min(tokens, record.asked.max_tokens - 1), 1)
+
+
+def _move(place: Placement, record: RequestRecord, output_tokens: float) -> bool:
+    """Whether there was a pair over which it goes on without being late in the end: what it has to wait it makes up for
+    by the tokens to come, each of which is faster than its target."""
+    ask = msgspec.structs.replace(place.ask(record), waited_s=0.0)
+    found = _pair(place, record, ask)
+    if found is None or found.handoff is None or not found.handoff.sustainable:
+        return False
+    if found.ready_s > output_tokens * (ask.slo.tpot_s - found.tpot_s):
+        return False
+    place.move(record, ask, found, f"{record.replica_id} is to prefill")
+    return True
+
+
+def _pair(place: Placement, record: RequestRecord, ask: Ask) -> Candidate | None:
+    """With the streams gone the prefill replica is not slowed by them any more."""
+    if ask.layout not in _HANDED_OVER:
+        return None
+    loads = place.loads(record)
+    free = [msgspec.structs.replace(load, guarded=0) for load in loads.prefill]
+    return best_pair(ask, msgspec.structs.replace(loads, prefill=free), place.config)
