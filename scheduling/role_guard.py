@@ -2,8 +2,9 @@
 
 Every sequence that was accepted under an earlier role and decodes here is *guarded* until it ends: no prefill takes
 more of its time than its slack, whatever the role now and whatever that role's rule for its own streams. So nothing
-waits for a drain. The cluster may move a stream meanwhile, where that costs less (`scheduling.stream_moves`). Prefill legs that were accepted are computed and sent under any role, decode legs
-that wait for their KV get it; neither needs the lease of a macro instance that the replica has just come to.
+waits for a drain. The cluster may move a stream meanwhile, where that costs less (`scheduling.stream_moves`). Prefill
+legs that were accepted are computed and sent under any role, decode legs that wait for their KV get it; neither needs
+the lease of a macro instance that the replica has just come to.
 """
 
 from __future__ import annotations
