@@ -66,14 +66,15 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class ScalingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Following the fleet's proposals. Times in seconds.
 
-    After a change of a pool's size, whoever made it, nothing is changed for `cooldown_s`. A replica that is to go is
-    drained first, for `drain_s` at most; then the pod's own drain on SIGTERM takes over. A proposal is forgotten
-    after `keep_s`.
+    After a change of a pool's size, whoever made it, nothing is changed for `cooldown_s`. That is to be less than the
+    time between two proposals (`MacroConfig.propose_every_s`, 60 s): one that comes just as the last change has been
+    made would be refused, and with it every second one. A replica that is to go is drained first, for `drain_s` at
+    most; then the pod's own drain on SIGTERM takes over. A proposal is forgotten after `keep_s`.
     """
 
     enabled: bool = False
     pools: tuple[PoolConfig, ...] = ()
-    cooldown_s: float = 60.0
+    cooldown_s: float = 50.0
     drain_s: float = 120.0
     keep_s: float = 30.0
     every_s: float = 1.0

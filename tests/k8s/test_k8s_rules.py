@@ -20,6 +20,7 @@ from k8s.objects import Autoscaler, EndpointSlice, Lease, LeaseSpec, Metadata
 from k8s.role_labels import due
 from k8s.scaling_rules import Grow, PoolState, Refused, Shrink, belongs, choose, claims, is_empty, no_longer
 from k8s.slices import endpoints_of
+from scheduling.macro_config import MacroConfig
 
 WALL = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 SCALING = ScalingConfig(cooldown_s=60.0)
@@ -147,6 +148,10 @@ def test_a_pool_grows_and_shrinks_by_one_within_its_bounds() -> None:
     assert isinstance(choose(MORE, [pool(max_replicas=2)], here, SCALING, 0.0), Refused)
     assert isinstance(choose(FEWER, [pool(min_replicas=2)], here, SCALING, 0.0), Refused)
     assert choose(FEWER, [pool()], standings("p-0"), SCALING, 0.0) == Shrink(pool(), 1, None)
+
+
+def test_the_next_proposal_comes_after_the_cooldown() -> None:
+    assert ScalingConfig().cooldown_s + ScalingConfig().every_s < MacroConfig().propose_every_s
 
 
 def test_nothing_is_changed_during_the_cooldown_or_while_an_earlier_change_is_under_way() -> None:
