@@ -181,7 +181,7 @@ def _told(requests: int, seeds: int) -> list[str]:
         "Qwen2.5-32B on four A100-40 over PCIe (roofline, tiles of 128 rows, 2 % noise; stages of TP1, TP2 or TP4), "
         f"one replica, {requests} requests a run, {seeds} seeds in the first tables and one elsewhere. Targets: TTFT 2 "
         "s, TPOT 200 ms, or both times a scale. `AzureConv`: parts of the conversation trace, made faster or slower "
-        "(5.4/s as recorded); `ShareGPT`: lognormal lengths of its means and medians, Poisson. `sarathi(n)` is the "
+        "to have the rate said; `ShareGPT`: lognormal lengths of its means and medians, Poisson. `sarathi(n)` is the "
         "fixed chunk n. Streams are dealt out evenly to the batches in flight unless said otherwise. Thresholds of "
         "`dcp_greedy`, and the window and staleness of `dcp_predictive`, are ours: the paper gives none.",
     ]

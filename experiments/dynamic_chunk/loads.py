@@ -11,6 +11,7 @@ from contracts.request import Slo
 from scheduling.config import ClusterCoreConfig, MicroBatches, ReplicaCoreConfig
 from simulator.arrivals import Gamma
 from simulator.deployment import Deployment
+from simulator.goodput import at_rate
 from simulator.grid import Case, Value
 from simulator.report import Report
 from simulator.scenario import Group, Scenario
@@ -24,9 +25,6 @@ DEVICES = 4
 FIXED = (128, 256, 512, 1024, 2048)
 POLICIES = (*(f"sarathi({size})" for size in FIXED), "deadline", "dcp_greedy", "dcp_predictive")
 AZURE, SHAREGPT = "AzureConv", "ShareGPT"
-AZURE_RATE = 5.4
-"""Requests a second that stand for the recording as it is. All of it has 5.53; the parts that are played, whose load
-goes up and down, 4.8 to 5.1: a rate of a table is therefore nominal."""
 TRACE = "azure_llm_2023_conv.csv"
 SLO = Slo(ttft_s=2.0, tpot_s=0.2)
 
@@ -41,13 +39,11 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def workload(load: Load, traces: Path, seed: int) -> Workload:
-    """Azure: a part of the recording that the seed chooses, faster or slower; ShareGPT: its lengths, Poisson."""
+    """Azure: a part of the recording that the seed chooses, at its own rate; ShareGPT: its lengths, Poisson."""
     slo = Slo(ttft_s=SLO.ttft_s * load.scale, tpot_s=SLO.tpot_s * load.scale)
     classes = (RequestClass(slo=slo),)
     if load.data == AZURE:
-        trace = Trace(
-            path=str(traces / TRACE), speed=load.rate / AZURE_RATE, skip=2000 * (seed + 1), most=load.requests
-        )
+        trace = Trace(path=str(traces / TRACE), skip=2000 * (seed + 1), most=load.requests)
         return Workload(trace=trace, classes=classes, num_requests=load.requests)
     return Workload(
         arrivals=Gamma(rate=load.rate, cv=1.0),
@@ -97,7 +93,7 @@ def case(
         "micro_batches": micro_batches,
         "seed": seed,
     }
-    return Case(labels, scenario)
+    return Case(labels, at_rate(scenario, load.rate))
 
 
 def stages(report: Report) -> dict[str, Value]:
