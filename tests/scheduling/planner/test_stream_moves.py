@@ -85,7 +85,7 @@ def test_long_prompts_stay_until_they_end(cluster: Any) -> None:
 
 
 def test_many_streams_share_their_steps_but_not_their_prefills(cluster: Any) -> None:
-    few, many = streaming(cluster, streams=2, prompt=1500), streaming(cluster, streams=16, prompt=1500)
+    few, many = streaming(cluster, streams=2, prompt=600), streaming(cluster, streams=16, prompt=600)
     assert moved(few.handle(TimePassed(), 3.0)) != []
     assert moved(many.handle(TimePassed(), 3.0)) == []
 
