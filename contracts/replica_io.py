@@ -190,7 +190,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     `first_index` is the position of `token_ids[0]` in the sequence's whole output: after a hand-off both replicas say
     the first token, and the router keeps one.
     A token that ended the sequence (eos or stop token) is in `token_ids` and named by `stop_token_id`. `usage` comes
-    with the end, and with the first token of a sequence whose KV was taken in.
+    with the end, and with the first token that a replica which goes on with it says.
     """
 
     request_id: str

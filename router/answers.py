@@ -59,7 +59,7 @@ class Answers:
         return self._envelope("text_completion", choices, self.usage())
 
     def usage(self) -> Usage:
-        """Tokens so far; `cached_tokens` once every first choice of a prompt has ended."""
+        """Tokens so far; `cached_tokens` once the replicas of every first choice of a prompt have said so."""
         prompt_tokens = sum(len(prompt.token_ids) for prompt in self._generation.prompts)
         completion_tokens = self._call.num_tokens
         flights = self._call.flights

@@ -95,7 +95,7 @@ class Deliveries:
         """Pass on what is new. True when the sequence has ended."""
         track = flight.tracks[placed.number]
         if output.usage is not None:
-            track.usage = placed.usage_of(output.usage)
+            track.used(placed.usage_of(output.usage))
         if not output.token_ids and output.finish is None and not output.prompt_logprobs:
             return False  # the other leg has said it
         if output.token_ids:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from contracts.plan import Plan
 from contracts.replica_io import SequenceOutput, SequenceUsage
 from router.call import Call
@@ -14,7 +16,8 @@ from router.legs import Leg, PlacedSequence
 class SequenceTrack:
     """When one sequence's tokens arrived at this router, and which (bounded by its `max_tokens`).
 
-    They survive a placement: the next one goes on after them.
+    They survive a placement: the next one goes on after them. `cached_tokens` of its prompt were cached where its first
+    token was made, once the placement that made it has ended: a later one finds what this one computed.
     """
 
     first_s: float | None = None
@@ -22,6 +25,7 @@ class SequenceTrack:
     token_ids: list[int] = field(default_factory=list)
     ended: bool = False
     usage: SequenceUsage | None = None
+    cached_tokens: int | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -36,6 +40,17 @@ class SequenceTrack:
         self.last_s = now
         self.token_ids += token_ids
         return gap_s
+
+    def used(self, usage: SequenceUsage) -> None:
+        """A replica told what the sequence has used of it."""
+        cached = self.cached_tokens
+        self.usage = usage if cached is None else msgspec.structs.replace(usage, cached_tokens=cached)
+
+    def left(self, placed: PlacedSequence) -> None:
+        """A placement of it has ended."""
+        if self.cached_tokens is None and placed.started:
+            told = None if self.usage is None else self.usage.cached_tokens
+            self.cached_tokens = told if placed.prefill_cached_tokens is None else placed.prefill_cached_tokens
 
 
 @dataclass(slots=True, eq=False)

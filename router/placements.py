@@ -80,6 +80,7 @@ class Placements:
     ) -> None:
         """One sequence of a placement is over. Adds to `cancels` what `tell` has to say to whom."""
         self._flights.sequence_ended(flight, placed)
+        flight.tracks[placed.number].left(placed)
         if placed.prefill_replica_id is not None:
             self._metrics.ended(_how_it_ended(placed, how))
         for replica_id in placed.end():

@@ -6,8 +6,6 @@ sequence that holds reserved blocks needs nothing more of this replica to come i
 
 from __future__ import annotations
 
-import msgspec
-
 from contracts.batch import SampledToken
 from contracts.handoff import DecodeLeg, TicketStatus
 from contracts.replica_io import KVArriving, KVLost, KVReceived, ReserveKV, SequenceOutput
@@ -106,8 +104,7 @@ def received(state: ReplicaState, event: KVReceived, now: float) -> list[Sequenc
     logprobs = event.logprobs[0] if event.logprobs else None
     if sequence.first_token_at is None:  # made elsewhere, before the rest of its KV came: the switch wait began then
         sequence.first_token_at = now - event.report.exposed_s
-    output = take_token(state, sequence, SampledToken(event.request_id, event.token_ids[0], logprobs), (), now)
-    return [output if output.usage is not None else msgspec.structs.replace(output, usage=sequence.usage(now))]
+    return [take_token(state, sequence, SampledToken(event.request_id, event.token_ids[0], logprobs), (), now)]
 
 
 def lost(state: ReplicaState, event: KVLost, now: float) -> list[SequenceOutput]:

@@ -110,13 +110,16 @@ def take_token(
     logprobs = () if sampled.logprobs is None else (sampled.logprobs,)
     ended = stopped or num_output >= sequence.max_output
     if not ended and not sequence.sends:
-        if not (logprobs or report):
+        is_first = first_index == len(sequence.request.output_token_ids)
+        if not (logprobs or report or is_first):
             return SequenceOutput(request_id=sequence.request_id, token_ids=token_ids, first_index=first_index)
+        # What was cached is said at once: the sequence may be ended, or moved, before it ends here.
         return SequenceOutput(
             request_id=sequence.request_id,
             token_ids=token_ids,
             logprobs=logprobs,
             prompt_logprobs=report,
+            usage=sequence.usage(now) if is_first else None,
             first_index=first_index,
         )
     usage = sequence.usage(now)

@@ -50,6 +50,7 @@ class Flight:
         self.prefill_on = None
         self.ticket = None
         self.handed_over = False
+        self.usage = None
 
     def needs(self, replica_id: str) -> bool:
         """Its present placement comes to nothing without that replica."""

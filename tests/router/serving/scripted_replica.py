@@ -269,7 +269,7 @@ class ScriptedReplica:
                 prompt_logprobs=_prompt_logprobs(request) if start == begin else (),
                 finish=(ends or FinishReason.LENGTH) if last else None,
                 stop_token_id=EOS if last and ends else None,
-                usage=usage if last or (handoff is not None and start == begin) else None,
+                usage=usage if last or start == begin else None,
             )
             await self._produce(output)
         self.alive.pop(request.request_id, None)

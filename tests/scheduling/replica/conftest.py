@@ -160,8 +160,9 @@ class ReplicaLab:
             record.stop_token_id = output.stop_token_id
             record.error = output.error
             record.usage = output.usage
-            early = output.finish is None and output.usage is not None and output.usage.handoff is not None
-            assert early or (output.finish is None) == (output.usage is None), "usage comes with the end or the KV"
+            begins = bool(output.token_ids) and len(record.tokens) == len(output.token_ids)
+            told = begins or output.finish is not None
+            assert (output.usage is not None) == told, "usage comes with the first token and the end"
 
     def arrive(
         self,
