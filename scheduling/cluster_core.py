@@ -241,7 +241,7 @@ class ClusterCore:
         if (
             is_final(place, record, event.tokens_sent, broken)
             or event.error.status not in PASSING
-            or record.refusals > 1
+            or (record.refusals > 1 and not record.tokens_sent)  # whose client reads already cannot come again later
         ):
             place.refuse(record, error)
         else:

@@ -40,7 +40,7 @@ def _check_requests(place: Placement) -> None:
     for request_id, record in place.requests.items():
         assert record.request_id == request_id
         assert record.status is not RequestStatus.ENDED, f"{request_id} has ended but is remembered"
-        assert record.dispatches <= place.config.max_dispatches, f"{request_id} was sent out too often"
+        assert record.tries <= place.config.max_dispatches, f"{request_id} was sent out too often"
         if record.status is RequestStatus.PENDING:
             assert request_id in waiting, f"{request_id} is pending but not queued"
             assert record.replica_id is record.prefill_replica_id is None, f"{request_id} is pending on a replica"

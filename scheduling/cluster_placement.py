@@ -146,13 +146,13 @@ class Placement:
         `avoid` names replicas that may not get it again before their next view. What the client has already stays
         valid: the request goes on from there.
         """
-        if record.dispatches >= self.config.max_dispatches:
+        if record.tries >= self.config.max_dispatches:
             message = f"given up after {record.dispatches} replicas: {why.message}"
             self.refuse(record, error_from(msgspec.structs.replace(why.info(), message=message)))
             return
         self.counts["placed_anew"] += 1
         record.avoid = avoid
-        if record.avoid_pairs and record.dispatches == self.config.max_dispatches - 1:
+        if record.avoid_pairs and record.tries == self.config.max_dispatches - 1:
             record.no_handoff = may_fall_back(record.asked, self.config)  # this is its last placement
         self._leave_replicas(record)
         self.shares.taken_back(record)
@@ -166,12 +166,13 @@ class Placement:
             self.place_or_pend(record)
 
     def move(self, record: RequestRecord, ask: Ask, found: Candidate, why: str) -> None:
-        """A stream goes on where `found` says, from what its client has; where it was it is told to end."""
+        """A stream goes on where `found` says, from what its client has, its tries all left; where it was it ends."""
         self.counts["moved"] += 1
         self.cancel(record)
         self._leave_replicas(record)
         self.shares.taken_back(record)
         record.resumed_at = self.now
+        record.moved, record.refusals = True, 0
         record.move(RequestStatus.PENDING, why)
         self._dispatch(record, ask, found)
 

@@ -60,6 +60,7 @@ class RequestRecord:
 
     `tokens_sent` are output tokens that the client has; a request that lost its place after that is pending since
     `resumed_at`, and counts its targets from there. `streams_since`: its present placement gave the first token then.
+    `moved`: the cluster took it from a replica that would have gone on with it.
     """
 
     asked: ClientRequestArrived
@@ -78,6 +79,7 @@ class RequestRecord:
     tokens_sent: int = 0
     resumed_at: float | None = None
     streams_since: float | None = None
+    moved: bool = False
     cached: Mapping[str, int] = field(default_factory=dict)
     cached_version: int = -1
     history: list[tuple[RequestStatus, str]] = field(default_factory=list)
@@ -86,6 +88,11 @@ class RequestRecord:
     def request_id(self) -> str:
         """The id the router gave it."""
         return self.asked.request_id
+
+    @property
+    def tries(self) -> int:
+        """Placements that count towards the most it may have: a move of our own takes none of them away."""
+        return self.dispatches - self.moved
 
     @property
     def due_from(self) -> float:

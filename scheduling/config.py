@@ -124,7 +124,8 @@ class ClusterCoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     A pending request is refused with 429 when the queue holds `max_pending` requests or `max_pending_s` of predicted
     prefill, and with 504 when it waited `pending_deadline_s`; a placed one with 504 when its first token did not come
-    within `first_token_deadline_s` of its arrival. One request is sent to at most `max_dispatches` replicas in turn.
+    within `first_token_deadline_s` of its arrival. One request is sent to at most `max_dispatches` replicas in turn, a
+    stream that the cluster moves to one more.
 
     A view older than `view_stale_s` keeps new requests off its replica, unless it is the only one; older than
     `view_dead_s`, or with one step running for `step_stuck_s`, it keeps them off in any case.

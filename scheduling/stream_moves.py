@@ -15,6 +15,7 @@ from __future__ import annotations
 import msgspec
 
 from contracts.phase import Layout, Role
+from scheduling.cluster_availability import may_fall_back
 from scheduling.cluster_legs import request_prefill_on
 from scheduling.cluster_placement import Placement
 from scheduling.cluster_replica import ReplicaRecord
@@ -24,8 +25,6 @@ from scheduling.plan_disaggregated import best_pair
 from scheduling.plan_inputs import Ask, Candidate
 
 _HANDED_OVER = frozenset({None, Layout.DISAGGREGATED})
-LEFT = 1
-"""Placements that a request must have left after a move: its hand-off may fail."""
 WORTH = 3.0
 """How many times as much staying must take as moving. What is computed again is so at once and for certain, before
 prompts that wait; what staying takes is spread over all that the streams still have to say, of which the mean of a few
@@ -61,9 +60,10 @@ def _decodes(record: RequestRecord, replica: ReplicaRecord) -> bool:
 
 
 def _movable(place: Placement, record: RequestRecord) -> bool:
-    """Each stream is moved once, and one at a time: sequences of one request have only their prompt in common."""
-    left = place.config.max_dispatches - record.dispatches - 1
-    return record.resumed_at is None and record.asked.num_sequences == 1 and left >= LEFT
+    """Each stream is moved once, and one at a time: sequences of one request have only their prompt in common. Its
+    hand-off may fail: it must have a try left for that, and be served in any other way then."""
+    has_try = record.tries < place.config.max_dispatches and may_fall_back(record.asked, place.config)
+    return record.resumed_at is None and record.asked.num_sequences == 1 and has_try
 
 
 def _note_tokens(record: RequestRecord, now: float) -> None:

@@ -13,15 +13,17 @@ from contracts.cluster_io import (
     FirstTokenSent,
     KVReserved,
     PrefillFinished,
+    RefuseRequest,
     RequestRefused,
     TimePassed,
     ViewReported,
 )
-from contracts.errors import HandoffFailed
+from contracts.errors import HandoffFailed, Overloaded
 from contracts.phase import Layout, Role
 from contracts.request import Slo
 from contracts.views import StepCost
 from scheduling.cluster_core import ClusterCore
+from scheduling.cluster_invariants import check_cluster_invariants
 from scheduling.planner_config import PlannerConfig
 
 SLO = Slo(ttft_s=2.0, tpot_s=0.05)
@@ -30,6 +32,7 @@ COST = StepCost(a0=0.025, a1=0.0003, b0=0.0, b1=0.0, b2=0.0, b3=0.0)
 ROOM = {"num_blocks": 4000, "free_blocks": 4000}
 ON = PlannerConfig(enabled=True, every_s=1e6)
 """Evaluates before anything comes, and then never: the roles stay as they are here."""
+FULL = Overloaded("no room", retry_after_s=1.0).info()
 
 
 def show(core: ClusterCore, cluster: Any, name: str, role: Role, now: float, **view: Any) -> list[ClusterAction]:
@@ -60,6 +63,10 @@ def moved(actions: list[ClusterAction]) -> list[tuple[str, str, str | None]]:
         a.request_id for a in actions if isinstance(a, Dispatch)
     }, "who goes on elsewhere ends where it was, and nobody else does"
     return [(a.request_id, a.plan.replica_id, a.plan.prefill_replica_id) for a in actions if isinstance(a, Dispatch)]
+
+
+def dispatched(actions: list[ClusterAction]) -> list[str]:
+    return [action.plan.replica_id for action in actions if isinstance(action, Dispatch)]
 
 
 def test_they_go_on_at_a_decode_replica(cluster: Any) -> None:
@@ -104,7 +111,8 @@ def test_who_could_not_make_up_for_the_pause_stays(cluster: Any) -> None:
         ({"layout": Layout.COLOCATED}, {}),
         ({}, {"planner": PlannerConfig()}),
         ({}, {"on_handoff_failure": "fail"}),
-        ({}, {"max_dispatches": 2}),
+        ({}, {"max_dispatches": 1}),
+        ({"on_unavailable": "fail"}, {}),
     ],
 )
 def test_who_stays_in_any_case(cluster: Any, asked: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -118,3 +126,28 @@ def test_a_hand_off_that_fails_is_not_the_end(cluster: Any) -> None:
     core.handle(KVReserved("r0", 0), 3.0)
     actions = core.handle(RequestRefused("r0", "d", HandoffFailed("the link broke").info(), 21), 3.5)
     assert [a.request_id for a in actions if isinstance(a, Dispatch)] == ["r0"]
+
+
+@pytest.mark.parametrize("refused_before", [False, True])
+def test_a_replica_that_turns_it_away_is_not_the_end(cluster: Any, refused_before: bool) -> None:
+    """Where it was it would have gone on: a move takes no try from it, and what was before it does not count."""
+    core: ClusterCore = cluster.core(planner=ON, max_dispatches=3)
+    core.handle(TimePassed(), 0.0)
+    for name in ("p", "q") if refused_before else ("p",):
+        core.handle(cluster.joined(name, role=Role.MIXED, cost=COST, **ROOM), 0.0)
+    (first,) = dispatched(core.handle(cluster.arrived("r0", 300, slo=SLO, max_tokens=4000), 1.0))
+    if refused_before:
+        (first,) = dispatched(core.handle(RequestRefused("r0", first, FULL), 1.5))
+    core.handle(FirstTokenSent("r0"), 2.0)
+    core.handle(PrefillFinished("r0"), 2.0)
+    core.handle(cluster.joined("d", role=Role.DECODE, cost=COST), 3.0)
+    show(core, cluster, first, Role.PREFILL, 3.0, running=1, guarded=1)
+    assert dispatched(core.handle(TimePassed(), 3.0)) == ["d"]
+    for at in range(3 - 1 - refused_before):
+        core.handle(RequestRefused("r0", core.placement.requests["r0"].replica_id or "", FULL, 21), 3.5 + at)
+        show(core, cluster, "d", Role.DECODE, 3.6 + at)
+        show(core, cluster, first, Role.PREFILL, 3.6 + at)
+        actions = core.handle(TimePassed(), 3.6 + at)
+        assert not [a for a in actions if isinstance(a, RefuseRequest)]
+        assert core.placement.requests["r0"].replica_id is not None, "it is placed again"
+    check_cluster_invariants(core)
