@@ -6,8 +6,8 @@ on as after the loss of a replica: what there is of them is computed once more, 
 as every prompt is. That takes its time only once.
 
 With `n` streams that have `m` tokens to come each on average, staying takes `m * (ln n + 0.58)` decode steps of the
-replica's time, moving takes the prefill of each, and must take far less. All of them are moved or none: the last one
-costs as much as all.
+replica's time, moving takes the prefill of each, and must take far less. It is decided for all of them at
+once: the last one costs as much as all. Who has several sequences, or was moved before, stays even so.
 """
 
 from __future__ import annotations
