@@ -8,11 +8,9 @@ hour on one core, `--quick` some minutes.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from contracts.errors import ConfigError
 from experiments.auto.fleets import auto_fleet, static_fleets
 from experiments.auto.loads import CHANGING_GBIT, LINKS_GBIT, TRACES, changing, recorded
 from experiments.auto.pictures import draw_changed, draw_scans
@@ -41,11 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     check_traces(parser, options.traces, [file for file, *_ in TRACES])
     out = out_folder(parser, options, HERE)
-    try:
-        _run(options, out)
-    except ConfigError as error:
-        print(f"experiments.auto: {error}", file=sys.stderr)
-        return 2
+    _run(options, out)
     return 0
 
 

@@ -96,11 +96,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def run(words: Sequence[str]) -> int:
     """Measure, simulate, compare."""
     options = parse(words)
-    try:
-        _run(options, " ".join(["python -m experiments.calibration", *words]))
-    except ConfigError as error:
-        print(f"experiments.calibration: {error}", file=sys.stderr)
-        return 2
+    _run(options, " ".join(["python -m experiments.calibration", *words]))
     return 0
 
 

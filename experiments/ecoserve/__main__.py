@@ -17,7 +17,6 @@ from pathlib import Path
 
 import msgspec
 
-from contracts.errors import ConfigError
 from experiments.ecoserve.mitosis import mitosis
 from experiments.ecoserve.notes import NOTES
 from experiments.ecoserve.parts import CELLS, PARTS, goodput
@@ -25,7 +24,17 @@ from experiments.ecoserve.reading import reading
 from experiments.ecoserve.scan import COARSE_STEPS, QUICK_STEPS, Budget
 from experiments.ecoserve.seen import Seen
 from experiments.ecoserve.versions import chosen, commit_of
-from experiments.load.command_line import add_out, add_seeds, add_store, add_workers, end, out_folder, parser_of
+from experiments.load.command_line import (
+    add_out,
+    add_seeds,
+    add_store,
+    add_stored,
+    add_workers,
+    check_stored,
+    end,
+    out_folder,
+    parser_of,
+)
 from experiments.load.document import Document, command
 
 HERE = Path(__file__).parent
@@ -36,15 +45,10 @@ def main(words: Sequence[str] | None = None) -> int:
     """Print tables as they come."""
     parser = _parser()
     arguments = parser.parse_args(words)
-    if arguments.version and not arguments.stored:
-        parser.error("--version goes with --stored")
-    try:
-        version = chosen(arguments.store, arguments.version) if arguments.stored else ""
-        told = command("experiments.ecoserve", sys.argv[1:] if words is None else words)
-        _run(arguments, version, told, out_folder(parser, arguments, HERE))
-    except ConfigError as error:
-        print(f"experiments.ecoserve: {error}", file=sys.stderr)
-        return 2
+    check_stored(parser, arguments)
+    version = chosen(arguments.store, arguments.version) if arguments.stored else ""
+    told = command("experiments.ecoserve", sys.argv[1:] if words is None else words)
+    _run(arguments, version, told, out_folder(parser, arguments, HERE))
     return 0
 
 
@@ -88,8 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="set-ups of goodput, the most telling first (default all %(default)s)",
     )
-    parser.add_argument("--stored", action="store_true", help="show what the store holds, run nothing but mitosis")
-    parser.add_argument("--version", default="", help="with --stored: of this version of the code, or this commit")
+    add_stored(parser, " but mitosis")
     add_seeds(parser, 1, "runs of each rate")
     add_workers(parser)
     add_store(parser, "ecoserve")

@@ -61,6 +61,18 @@ def end(name: str, run: Callable[[], int | None]) -> NoReturn:
     sys.exit(exit_status(f"experiments.{name}", run))
 
 
+def add_stored(parser: argparse.ArgumentParser, what: str) -> None:
+    """`--stored` and `--version`, for `check_stored`."""
+    parser.add_argument("--stored", action="store_true", help=f"show what the store holds, run nothing{what}")
+    parser.add_argument("--version", default="", help="with --stored: of this version of the code, or this commit")
+
+
+def check_stored(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the program with status 2 for a `--version` that nobody asked to see."""
+    if options.version and not options.stored:
+        parser.error("--version goes with --stored")
+
+
 def add_out(parser: argparse.ArgumentParser, published: Path, what: str) -> None:
     """`--out`, for `out_folder`. `published` is the folder of the experiment, where its last results are kept."""
     name = published.name

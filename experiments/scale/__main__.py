@@ -59,23 +59,19 @@ def main(words: Sequence[str] | None = None) -> int:
         quick=options.quick,
     )
     told = command("experiments.scale", sys.argv[1:] if words is None else words)
-    try:
-        store = Store(path, options.version)
-        if options.stored and not store.rows:
-            raise ConfigError(f"{path} holds no measurement: there is nothing to show", param="store")
-        out = out_folder(parser, options, HERE)
-        failed: list[str] = []
-        for name in () if options.stored else options.parts:
-            for job in PARTS[name](asked):
-                try:
-                    store.measure(job, partial(_run, job, asked))
-                except NotMeasured as error:
-                    failed.append(f"{name}, {job.who}, {job.case.replicas} replicas: {error}")
-                compose(store, out, told, failed)
-        compose(store, out, told, failed, stored=options.stored)
-    except ConfigError as error:
-        print(f"experiments.scale: {error}", file=sys.stderr)
-        return 2
+    store = Store(path, options.version)
+    if options.stored and not store.rows:
+        raise ConfigError(f"{path} holds no measurement: there is nothing to show", param="store")
+    out = out_folder(parser, options, HERE)
+    failed: list[str] = []
+    for name in () if options.stored else options.parts:
+        for job in PARTS[name](asked):
+            try:
+                store.measure(job, partial(_run, job, asked))
+            except NotMeasured as error:
+                failed.append(f"{name}, {job.who}, {job.case.replicas} replicas: {error}")
+            compose(store, out, told, failed)
+    compose(store, out, told, failed, stored=options.stored)
     return 0
 
 

@@ -16,9 +16,18 @@ from pathlib import Path
 
 import msgspec
 
-from contracts.errors import ConfigError
 from experiments.ecoserve.versions import chosen, commit_of, stored
-from experiments.load.command_line import add_out, add_seeds, add_store, add_workers, end, out_folder, parser_of
+from experiments.load.command_line import (
+    add_out,
+    add_seeds,
+    add_store,
+    add_stored,
+    add_workers,
+    check_stored,
+    end,
+    out_folder,
+    parser_of,
+)
 from experiments.load.document import Document, command
 from experiments.slack_rules import choice
 from experiments.slack_rules.loads import LOADS, REPLICAS, VARIANTS, WHOLE, Load, cases
@@ -46,25 +55,19 @@ def main(words: Sequence[str] | None = None) -> int:
     """Print tables as they come."""
     parser = _parser()
     arguments = parser.parse_args(words)
-    if arguments.version and not arguments.stored:
-        parser.error("--version goes with --stored")
+    check_stored(parser, arguments)
     told = command("experiments.slack_rules", sys.argv[1:] if words is None else words)
-    try:
-        version = chosen(arguments.store, arguments.version) if arguments.stored else ""
-        rows_of = f"{commit_of(version) or 'unknown'} (code {version})" if version else ""
-        out = out_folder(parser, arguments, HERE)
-        _run(arguments, Document(out / "RESULT.md", "Slack rules", told, rows_of), version)
-    except ConfigError as error:
-        print(f"experiments.slack_rules: {error}", file=sys.stderr)
-        return 2
+    version = chosen(arguments.store, arguments.version) if arguments.stored else ""
+    rows_of = f"{commit_of(version) or 'unknown'} (code {version})" if version else ""
+    out = out_folder(parser, arguments, HERE)
+    _run(arguments, Document(out / "RESULT.md", "Slack rules", told, rows_of), version)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("slack_rules", __doc__)
     parser.add_argument("--quick", action="store_true", help="two rules, one load, short runs: whether it works at all")
-    parser.add_argument("--stored", action="store_true", help="show what the store holds, run nothing")
-    parser.add_argument("--version", default="", help="with --stored: of this version of the code, or this commit")
+    add_stored(parser, "")
     add_seeds(parser, 2, "runs of each rule under each load")
     add_workers(parser)
     add_store(parser, "slack_rules")

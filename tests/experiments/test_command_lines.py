@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from experiments.ecoserve.__main__ import main as ecoserve
 from experiments.load.command_line import add_out, out_folder, parser_of
 from experiments.scale.__main__ import main as scale
 from experiments.slack_rules.__main__ import main as slack_rules
+from simulator.exit_status import exit_status
 
 Main = Callable[[Sequence[str]], object]
 MAINS: dict[str, Main] = {
@@ -102,7 +104,7 @@ def test_of_an_empty_store_nothing_is_shown(name: str, tmp_path: Path, capsys: p
     result = tmp_path / "RESULT.md"
     result.write_text("what was found\n")
     words = ["--stored", "--store", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path)]
-    assert MAINS[name](words) == 2
+    assert exit_status(f"experiments.{name}", partial(MAINS[name], words)) == 2
     assert result.read_text() == "what was found\n"
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1
@@ -111,5 +113,6 @@ def test_of_an_empty_store_nothing_is_shown(name: str, tmp_path: Path, capsys: p
 
 
 def test_without_live_runs_none_can_be_simulated_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_calibration(["--again", "--out", str(tmp_path / "new")]) == 2
+    words = ["--again", "--out", str(tmp_path / "new")]
+    assert exit_status("experiments.calibration", partial(run_calibration, words)) == 2
     assert "there are no live runs in" in capsys.readouterr().err
