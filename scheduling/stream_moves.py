@@ -44,9 +44,7 @@ def move_streams(place: Placement, output_tokens: float | None) -> None:
 
 def _empty(place: Placement, replica: ReplicaRecord, output_tokens: float) -> None:
     streams = [leg.record for leg in replica.placed.values() if _decodes(leg.record, replica)]
-    for record in streams:
-        _note_tokens(record, place.now)
-    again_s = sum(request_prefill_on(place.ask(record), replica, place.config) for record in streams)
+    again_s = sum(request_prefill_on(_ask(place, record), replica, place.config) for record in streams)
     if WORTH * again_s >= replica.view.decode_step_s * output_tokens * until_last(len(streams)):
         return
     moved = sum(_move(place, record, output_tokens) for record in streams if _movable(place, record))
@@ -66,22 +64,35 @@ def _movable(place: Placement, record: RequestRecord) -> bool:
     return record.resumed_at is None and record.asked.num_sequences == 1 and has_try
 
 
-def _note_tokens(record: RequestRecord, now: float) -> None:
-    """What the client has of it, if it was on time; the router knows better, and sends on what there really is."""
+def _said(record: RequestRecord, now: float) -> int:
+    """Tokens that the client has of it, if it was on time. The router knows better, and sends on what there really is:
+    only what a move costs is reckoned with this."""
     since_s = 0.0 if record.streams_since is None else now - record.streams_since
     tokens = 1 + int(since_s / record.asked.slo.tpot_s)
-    record.tokens_sent = max(record.tokens_sent, min(tokens, record.asked.max_tokens - 1), 1)
+    return max(record.tokens_sent, min(tokens, record.asked.max_tokens - 1), 1)
+
+
+def _ask(place: Placement, record: RequestRecord) -> Ask:
+    """The stream as it would ask for a place now, with what it has said as a part of its prompt."""
+    ask, said = place.ask(record), _said(record, place.now)
+    return msgspec.structs.replace(
+        ask,
+        prompt_tokens=record.asked.prompt_tokens + said,
+        reserve_tokens=max(1, min(record.asked.max_tokens - said, ask.reserve_tokens)),
+        waited_s=0.0,
+    )
 
 
 def _move(place: Placement, record: RequestRecord, output_tokens: float) -> bool:
     """Whether there was a pair over which it goes on without being late in the end: what it has to wait it makes up for
     by the tokens to come, each of which is faster than its target."""
-    ask = msgspec.structs.replace(place.ask(record), waited_s=0.0)
+    ask = _ask(place, record)
     found = _pair(place, record, ask)
     if found is None or found.handoff is None or not found.handoff.sustainable:
         return False
     if found.ready_s > output_tokens * (ask.slo.tpot_s - found.tpot_s):
         return False
+    record.tokens_sent = _said(record, place.now)
     place.move(record, ask, found, f"{record.replica_id} is to prefill")
     return True
 
