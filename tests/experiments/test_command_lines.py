@@ -99,12 +99,14 @@ def test_a_wrong_word_is_one_line_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["scale", "ecoserve", "slack_rules"])
-def test_of_an_empty_store_nothing_is_shown(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("name", "main"), [("scale", scale), ("ecoserve", ecoserve), ("slack_rules", slack_rules)])
+def test_of_an_empty_store_nothing_is_shown(
+    name: str, main: Callable[[Sequence[str]], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     result = tmp_path / "RESULT.md"
     result.write_text("what was found\n")
     words = ["--stored", "--store", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path)]
-    assert exit_status(f"experiments.{name}", partial(MAINS[name], words)) == 2
+    assert exit_status(f"experiments.{name}", partial(main, words)) == 2
     assert result.read_text() == "what was found\n"
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1
